@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -165,6 +166,15 @@ def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path:
     assert recorded == [(column, metric, "failed") for column in ("Valid", "Test") for metric in windows]
     assert all(record.note.startswith("diverged: gradients are Nan/Inf; ") for record in read_records(results))
     assert len(calls()) == 1
+    # scored again by a call that would train in other passes: those of the training are on record
+    later = reproduce.jobs_of(table, replace(settings, max_tokens=8192), ["16L/Post-LN"], None)
+    reproduce.run(table, later, tmp_path / "later.csv", Runner())
+    assert [r.note for r in read_records(tmp_path / "later.csv")] == [r.note for r in read_records(results)]
+    (corpus / "prepared.json").write_text('{"sha256": {"raw/test": "prepared again, of another release"}}')
+    with pytest.raises(UserError, match=r"is a run on other data than .*wikitext103 has now; choose another --out"):
+        reproduce.run(
+            table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), tmp_path / "other.csv", Runner()
+        )
 
 
 def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(

@@ -30,9 +30,13 @@ def test_the_runs_of_a_table_side_by_side(tmp_path: Path, programs) -> None:
     install(fairseq_hydra_train=MEETS_ANOTHER.format(here=tmp_path), fairseq_residuals=f"echo {{}} > {prepared}")
     settings = job_of("x", gpus=0, data=tmp_path / "data", out=tmp_path / "out").settings
     table, results = read_table("b2t/table4"), tmp_path / "results.csv"
-    reproduce.run(table, reproduce.jobs_of(table, settings, ROWS, None), results, Runner([{}, {}]))
+    reproduce.run(
+        table, reproduce.jobs_of(table, settings, ROWS, None), results, Runner([{"OMP_NUM_THREADS": "3"}] * 2)
+    )
     # the corpus that all need was prepared once, before the first of them
     assert len([call for call in calls() if call.startswith("fairseq-residuals")]) == 1
-    assert {(r.row, r.value) for r in read_records(results)} == {(row, "failed") for row in ROWS}
+    records = read_records(results)
+    assert {(r.row, r.value) for r in records} == {(row, "failed") for row in ROWS}
+    assert all(r.device.endswith(", threads: 3") for r in records)
     logs = list((tmp_path / "out").rglob("train.*.log"))
     assert len(logs) == 3 and all("FloatingPointError" in log.read_text() for log in logs)

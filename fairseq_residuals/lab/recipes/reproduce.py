@@ -17,11 +17,12 @@ from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expe
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
-from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, is_trained
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, is_trained, write_json
 from fairseq_residuals.lab.recipes.tables import FAILED, Record, append, read_records
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe
 from fairseq_residuals.lab.utils.checkout import commit
 from fairseq_residuals.lab.utils.machine import processor
+from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.wirings.core.errors import UserError
 
 Work = dict[Job, list[Cell]]
@@ -119,31 +120,55 @@ def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path, r
 
 def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Record]:
     job = stages.job
+    _check_data(job)
+    on = _trained_on(stages)
     try:
         stages.train()
     except Diverged as reason:
         stages.run.begin(f"training failed: {reason}")
         print(f"{job.name}, seed {job.seed}: training failed: {reason}", file=sys.stderr, flush=True)
         return [
-            _record(table, job, cell, Score(metric, 0.0, "none: training failed"), f"diverged: {reason}")
+            _record(table, job, cell, Score(metric, 0.0, "none: training failed"), on, f"diverged: {reason}")
             for cell in cells
             for metric in _metrics(job, cell)
         ]
     stages.average()
     scores = stages.scores([cell.score for cell in cells])
     return [
-        _record(table, job, cell, score)
+        _record(table, job, cell, score, on)
         for cell in cells
         for score in scores[cell.score]
         if isinstance(score.value, float) or str(cell.key) in score.value
     ]
 
 
-def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str = "") -> Record:
-    value = score.value if isinstance(score.value, float) else score.value[str(cell.key)]
-    device = f"CPU ({processor()}), threads: {torch.get_num_threads()}"
+def _check_data(job: Job) -> None:
+    """Note on what data a run is, for later calls.
+
+    Raises:
+        UserError: an earlier call had other data, of which its model and what it generated are.
+    """
+    files, note = read_json(job.corpus / "prepared.json").get("sha256"), job.folder / "data.json"
+    if note.is_file() and read_json(note)["sha256"] != files:
+        raise UserError(f"{job.folder} is a run on other data than {job.corpus} has now; choose another --out")
+    write_json(note, {"sha256": files})
+
+
+def _trained_on(stages: Stages) -> dict[str, str]:
+    """Return on what the model is trained; of one that is trained already, on what it was."""
+    job, path = stages.job, stages.job.folder / "trained_on.json"
+    if stages.has_ended() and path.is_file():
+        return dict(read_json(path))
+    device = f"CPU ({processor()}), threads: {stages.runner.threads}"
     if job.settings.gpus > 0:
         device = f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
+    on = {"torch": torch.__version__, "device": device, "batch": str(job.batch)}
+    write_json(path, on)
+    return on
+
+
+def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, on: Mapping[str, str], failure: str = "") -> Record:
+    value = score.value if isinstance(score.value, float) else score.value[str(cell.key)]
     precision = next((name for name in ("bf16", "amp", "fp16") if job.config.common[name]), "fp32")
     return Record(
         experiment=table.experiment,
@@ -155,12 +180,12 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
         signature=score.signature,
         seed=job.seed,
         commit=commit(),
-        torch=torch.__version__,
-        device=device,
+        torch=on["torch"],
+        device=on["device"],
         hours=round(hours(job), 3),
         config_hash=job.config_hash,
         date=date.today().isoformat(),
-        note="; ".join(filter(None, [failure, f"{precision}, {job.batch}"])),
+        note="; ".join(filter(None, [failure, f"{precision}, {on['batch']}"])),
     )
 
 

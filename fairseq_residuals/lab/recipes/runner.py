@@ -24,6 +24,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import torch
+
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log
 from fairseq_residuals.plugin.progress import SECONDS_BETWEEN_LINES, say
 from fairseq_residuals.wirings.core.errors import UserError
@@ -158,6 +160,11 @@ class Runner:
         self.stopping = False
         """Whether whatever ends now was ended, and did not fail by itself."""
         self._lock = threading.Lock()
+
+    @property
+    def threads(self) -> int:
+        """PyTorch's threads in a command of the run that asks."""
+        return int(getattr(self._own, "environment", {}).get(THREADS[0], torch.get_num_threads()))
 
     def say(self, text: str) -> None:
         """Print ``text`` where commands are printed."""

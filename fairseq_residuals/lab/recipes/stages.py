@@ -65,6 +65,10 @@ class Stages:
             self.run.begin("preparing")
             self._command(self.job.prepare, corpus.parent / f"{corpus.name}.prepare.log")
 
+    def has_ended(self) -> bool:
+        """Return whether training came to its end, or diverged."""
+        return is_trained(self.job) or (self.job.folder / "failed.json").is_file()
+
     def train(self) -> None:
         """Train, from where an earlier attempt left off.
 
@@ -88,9 +92,9 @@ class Stages:
             reasons = _DIVERGED.findall(log.read_text(encoding="utf-8", errors="replace"))
             if not reasons:
                 raise
-            _write_json(failed, {"reason": reasons[-1], "last_attempt": asdict(failure.usage)})
+            write_json(failed, {"reason": reasons[-1], "last_attempt": asdict(failure.usage)})
             raise Diverged(reasons[-1], failure.usage) from None
-        _write_json(_trained(self.job), {"hours": hours(self.job), "last_attempt": asdict(usage)})
+        write_json(_trained(self.job), {"hours": hours(self.job), "last_attempt": asdict(usage)})
 
     def average(self) -> None:
         """Average checkpoints, where the recipe does.
@@ -170,6 +174,7 @@ def hours(job: Job) -> float:
     return seconds / 3600
 
 
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Write a file, whole or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content))
