@@ -49,9 +49,21 @@ def job(tmp_path: Path) -> Job:
     return job
 
 
+WORKERS_DIFFER = """cat <<'SAID'
+FloatingPointError: Fatal error: gradients are inconsistent between workers. Try --ddp-backend=legacy_ddp.
+----
+grad_norm across the workers:
+rank   0 = 1.25000000
+rank   1 = {}
+
+----
+SAID
+"""
+
+
 def test_training_is_resumed_after_a_failure_and_not_repeated_after_success(job: Job, programs) -> None:
     install, calls = programs
-    install(fairseq_hydra_train="echo out of memory; exit 3")
+    install(fairseq_hydra_train=WORKERS_DIFFER.format("1.5") + "echo out of memory; exit 3")
     with pytest.raises(UserError, match=r"fairseq-hydra-train failed with status 3; .*train\.001\.log"):
         Stages(job, Runner()).train()
     assert not (job.folder / "trained.json").exists()
@@ -74,11 +86,21 @@ def test_hours_are_those_of_all_attempts(job: Job) -> None:
     assert stages.hours(job) == pytest.approx(1.5)
 
 
-def test_divergence_is_remembered(job: Job, programs) -> None:
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            "echo 'FloatingPointError: Minimum loss scale reached (0.0001).'",
+            r"^Minimum loss scale reached \(0\.0001\)\.$",
+        ),
+        (WORKERS_DIFFER.format("nan"), "^Fatal error: gradients are inconsistent"),
+    ],
+)
+def test_divergence_is_remembered(job: Job, programs, script: str, said: str) -> None:
     install, calls = programs
-    install(fairseq_hydra_train="echo 'FloatingPointError: Minimum loss scale reached (0.0001).'; exit 1")
+    install(fairseq_hydra_train=f"{script}\nexit 1")
     for _ in range(2):
-        with pytest.raises(Diverged, match=r"^Minimum loss scale reached \(0\.0001\)\.$"):
+        with pytest.raises(Diverged, match=said):
             Stages(job, Runner()).train()
     assert len(calls()) == 1
 

@@ -20,6 +20,7 @@ from modern_fairseq.atomic_write import atomic_write
 
 # fairseq's own words; processes that fairseq-train starts end with a traceback
 _DIVERGED = re.compile(r"^(?:FloatingPointError|fairseq-[\w-]+: error: training diverged): ([^;\n]*)", re.M)
+_INCONSISTENT, _NO_NUMBER = "inconsistent between workers", re.compile(r"^rank +\d+ = (?:nan|inf)", re.M)
 
 
 class Diverged(Exception):
@@ -89,8 +90,10 @@ class Stages:
         try:
             usage = self._command(self.job.train, log)
         except CommandFailed as failure:
-            reasons = _DIVERGED.findall(log.read_text(encoding="utf-8", errors="replace"))
-            if not reasons:
+            text = log.read_text(encoding="utf-8", errors="replace")
+            reasons = _DIVERGED.findall(text)
+            # gradients that are numbers, but others in each worker, tell of a machine, which may be mended
+            if not reasons or (_INCONSISTENT in reasons[-1] and not _NO_NUMBER.search(text)):
                 raise
             write_json(failed, {"reason": reasons[-1], "last_attempt": asdict(failure.usage)})
             raise Diverged(reasons[-1], failure.usage) from None
