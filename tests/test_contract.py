@@ -24,7 +24,7 @@ from tiny import (
 )
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.models.builder import RecomputeActivations
+from fairseq_residuals.plugin.models.builder import recompute_activations
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.common_options import Init
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -132,7 +132,7 @@ def test_beam_score_is_the_teacher_forced_score(task: str, variant: str) -> None
 def test_activation_checkpointing_equals_plain(task: str, variant: str) -> None:
     inputs = batch(task)
     plain, saving = perturb(build(task, variant)), perturb(build(task, variant, "--checkpoint-activations"))
-    assert all(stack.wrappers == [RecomputeActivations()] for stack in stacks(saving))
+    assert all(stack.wrappers == [recompute_activations] for stack in stacks(saving))
     with torch.no_grad():
         torch.testing.assert_close(logits(saving, task, inputs), logits(plain, task, inputs), rtol=0, atol=0)
     expected, found = gradients(plain.train(), task, inputs), gradients(saving.train(), task, inputs)

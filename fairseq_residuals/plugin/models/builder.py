@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -85,7 +84,7 @@ def wire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None
     initialise(owners)
     if get("checkpoint_activations"):
         for _, wired in owners:
-            wired.wrappers.append(RecomputeActivations())
+            wired.wrappers.append(recompute_activations)
     extensions.attach_all(model, as_namespace(args))
     # last: an extension may replace the embedding
     if uses_fixnorm(wirings):
@@ -158,14 +157,10 @@ def _report(owner: nn.Module, incompatible: Any) -> None:
         keys[:] = map(fairseq_name, keys)
 
 
-@dataclass(frozen=True)
-class RecomputeActivations:
-    """Run each layer once more in the backward pass, and keep its input alone (``--checkpoint-activations``).
+def recompute_activations(run: Run) -> Run:
+    """Run a layer once more in the backward pass, and keep its input alone (``--checkpoint-activations``).
 
-    It is a wrapper of layers (:attr:`~fairseq_residuals.wirings.core.stack.Stack.wrappers`). fairseq's own one loses
-    gradients through nested tensors, and a stream is one.
+    It wraps layers (:attr:`~fairseq_residuals.wirings.core.stack.Stack.wrappers`); without gradients there is nothing
+    to keep. fairseq's own one loses gradients through nested tensors, and a stream is one.
     """
-
-    def __call__(self, run: Run) -> Run:
-        """Wrap what runs a layer; without gradients there is nothing to keep."""
-        return partial(checkpoint, run, use_reentrant=False) if torch.is_grad_enabled() else run
+    return partial(checkpoint, run, use_reentrant=False) if torch.is_grad_enabled() else run
