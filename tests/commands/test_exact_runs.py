@@ -15,7 +15,7 @@ from tiny_jobs import LANGUAGE_MODEL, NEVER_BETTER, SPEECH, TRANSLATION
 STOP, UPDATES = 4, 8
 CASES = {
     "translation": (TRANSLATION, ("--fp16", "--fp16-init-scale", 4, "--fp16-scale-window", 3), "fused_adam"),
-    "language model": (LANGUAGE_MODEL, ("--bf16",), "adam"),
+    "language model": (LANGUAGE_MODEL, ("--bf16", "--store-ema", "--ema-update-freq", 3), "adam"),
     "speech": (SPEECH, ("--bf16",), "fused_adam"),
     "speech with SpecAugment": (replace(SPEECH, prepare=tiny_data.write_zipped_features), (), "adam"),
 }
@@ -33,7 +33,8 @@ def updates(monkeypatch):
 def state_of(folder):
     saved = load(folder / "checkpoint_last.pt")
     schedule = saved["optimizer_history"][-1]["lr_scheduler_state"]
-    return weights(saved), saved["last_optimizer_state"], schedule, saved["extra_state"]["train_iterator"]
+    extra = saved["extra_state"]
+    return weights(saved), extra.get("ema"), saved["last_optimizer_state"], schedule, extra["train_iterator"]
 
 
 @pytest.mark.parametrize("case", CASES)
