@@ -20,6 +20,9 @@ def test_also() -> None:
     assert found.name == "mine" and found.network == parse("stock").network
     assert found.environment == {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "5"}
     assert settings_of(found, TINY).dropout == 0.3
+    for flag in ("--bf16", "--fp16", "--amp", "--update-freq=8", "--packed=full", "--log-residual-stats=10"):
+        with pytest.raises(UserError, match=r"x: --(precision alone|update-freq|packed|log-residual-stats)"):
+            settings_of(parse_also(f"x=b2t {flag}", parse), TINY)
 
 
 def test_flags_for_all_come_last() -> None:

@@ -52,7 +52,7 @@ def settings_of(entry: Entry, case: Case) -> Namespace:
     """Return what fairseq-train makes of the flags.
 
     Raises:
-        UserError: fairseq refuses them.
+        UserError: fairseq refuses them, or they ask for what is not done here.
     """
     parser = options.get_training_parser()
 
@@ -62,9 +62,15 @@ def settings_of(entry: Entry, case: Case) -> Namespace:
     parser.error = refuse
     flags = [*size_flags(case.arguments(), "translation"), *AS_USERS_GET_IT]
     flags += [f"--{case.precision}"] if case.precision in ("fp16", "bf16") else []
-    return options.parse_args_and_arch(
+    settings = options.parse_args_and_arch(
         parser, ["synthetic", "--task=translation", "--arch", entry.arch, *flags, *entry.flags]
     )
+    if settings.amp or case.precision != ("fp16" if settings.fp16 else "bf16" if settings.bf16 else "fp32"):
+        refuse("--precision alone says in which precision it is measured, not --fp16, --bf16 or --amp")
+    for flag, off in (("update_freq", [1]), ("packed", None), ("log_residual_stats", 0)):
+        if getattr(settings, flag, None) not in (None, off):
+            refuse(f"--{flag.replace('_', '-')} is for fairseq's trainer, which does not run here")
+    return settings
 
 
 def network(entry: Entry, case: Case) -> Network:
