@@ -121,6 +121,8 @@ def test_explain(file: Path, tmp_path: Path) -> None:
         (["gradients", "--python", "none.py"], "there is no file none.py"),
         (["change", "--python", "a.py", "--ffn-dim", "8"], "--ffn-dim has no meaning for --python"),
         (["change", "--python", "a.py", "--dropout", "0.1"], "--dropout has no meaning for --python"),
+        (["change", "--python", "a.py", "--sentences", "3"], "--sentences has no meaning for --python"),
+        (["change", "--python", "a.py", "--seed", "2"], "--seed has no meaning for --python"),
         (["explain", "b3t"], "unknown wiring 'b3t'"),
         (["explain", "b2t", "--layers", "1-2-3"], "--layers must be a number such as 18"),
         (["explain", "b2t", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),

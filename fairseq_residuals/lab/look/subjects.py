@@ -106,7 +106,8 @@ def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield models, each with what tells it from others of its label."""
     alone = args.python and not (args.variants or args.checkpoint)
     if alone:
-        defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu"}
+        defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu", "split": "valid"}
+        defaults |= {"task": "translation", "sentences": 16, "tokens": 20, "vocabulary": 1000, "seed": 1}
         given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
         if flags := [*given, *args.further]:
             raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
