@@ -167,13 +167,15 @@ def test_what_fairseq_says_of_nan_is_understood(
         "OSError: [Errno 28] No space left on device",
         "FloatingPointError: Minimum loss scale reached (0.0001).",
         "RuntimeError: something else",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
     ],
 )
 def test_a_run_that_was_stopped_and_went_on(error: str, diagnose: Callable[..., str]) -> None:
     """It is judged by its end: what stopped it was mended."""
     lines = healthy()
     for ending in ([], [DONE]):
-        assert "Verdict: healthy" in diagnose(*lines[:6], error, RESUMED, *lines[6:], *ending)
+        text = diagnose(*lines[:6], error, RESUMED, *lines[6:], *ending)
+        assert "Verdict: healthy" in text and "fairseq left out" not in text
     assert "after update 60 training ended" in diagnose(*lines[:6], error)
     assert "after update 60 training ended" in diagnose(*lines[:3], error, RESUMED, *lines[3:6], error)
 

@@ -357,7 +357,9 @@ def _errors(log: Log, found: Diagnosis) -> str:
     for pattern, (verdict, sentence, advice) in ERRORS.items():
         line = next(((u, text) for u, text in reversed(log.troubles) if re.search(pattern, text)), None)
         if line and latest > line[0]:
-            then = "for a batch, which fairseq left out" if "memory" in pattern else "and training went on later"
+            # of a batch that it leaves out fairseq warns; a line of Python's own ended the process, which was resumed
+            left_out = "memory" in pattern and not re.match(r"[\w.]+Error: ", line[1])
+            then = "for a batch, which fairseq left out" if left_out else "and training went on later"
             found.end(verdict, f"after update {line[0]} {sentence} {then}", *(advice if "memory" in pattern else ()))
         elif line:
             return found.end(verdict, f"after update {line[0]} training ended: {sentence}", *advice)
