@@ -68,7 +68,8 @@ def write(folder: Path, *lines: str, name: str = "train.log", end: str = "\n") -
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_tells_the_same(form: str, tmp_path: Path) -> None:
     noise = ["2026 | INFO | fairseq.tasks.text_to_speech | Please install tensorboardX", "loading epoch 001: done"]
-    log = read_log(write(tmp_path, *noise, *FORMATS[form], end="\r" if form == "tqdm" else "\n"))
+    noise += ["| INFO | train | epoch 001 | valid on 'train' subset | loss 7 | num_updates 200"] * ("json" not in form)
+    log = read_log(write(tmp_path, *FORMATS[form], *noise, end="\r" if form == "tqdm" else "\n"))
     assert log.curve("loss", TRAIN) == {100: 9.5, 200: 7.25}
     assert log.curve("gnorm", TRAIN) == {100: 1.8, 200: 1.1}
     assert log.curve("gnorm/encoder.layers.0", TRAIN) == {100: 0.25, 200: 0.25}

@@ -237,6 +237,8 @@ def _record(line: str) -> Record | None:
     found = _TEXT.match(line, epoch.start()) if epoch else None
     if found and "num_updates" in found["rest"]:
         subset = found["valid"] or (TRAIN if "num_updates=" in found["rest"] else EPOCH)
+        if found["valid"] in (TRAIN, EPOCH):
+            subset = f"valid on {subset}"  # --valid-subset train is no loss of training
         return _of_update(subset, _numbers(dict(_PAIR.findall(found["rest"]))))
     found = _GENERATED.search(line)
     if found:
