@@ -158,7 +158,10 @@ def test_rows() -> None:
     assert rows["net_input"]["target_bounds"].tolist() == [0, 6, 11, 15] and rows["net_input"]["target_longest"] == 6
     assert rows["target"].shape == rows["net_input"]["prev_output_tokens"].shape == (1, 15)
     assert rows["target"].ne(PAD).sum() == target.ne(PAD).sum() and rows["nsentences"] == 3
-    for batch_ in (rows, pack_batch(padded, PAD, shape_of(padded))):
+    target = padded["target"] = nn.functional.pad(target, (0, 2), value=PAD)  # by --required-seq-len-multiple
+    previous = padded["net_input"]["prev_output_tokens"]
+    padded["net_input"]["prev_output_tokens"] = nn.functional.pad(previous, (0, 2), value=PAD)
+    for batch_ in (pack_batch(padded, PAD), pack_batch(padded, PAD, shape_of(padded))):
         restored = padded_batch(batch_, PAD)
         assert torch.equal(restored["target"], target)
         assert restored["net_input"].keys() == padded["net_input"].keys()

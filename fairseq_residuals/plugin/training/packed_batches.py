@@ -83,7 +83,9 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
     inputs |= {previous: row.of(inputs[previous], pad), "target_bounds": row.bounds, "target_longest": row.longest}
     if previous == "src_tokens":
         inputs["src_lengths"] = row.bounds.diff().long()
-    return batch | {"net_input": inputs, "target": row.of(target, pad)}
+    # positions of the padded rows, which are more than the longest sentence's by --required-seq-len-multiple and its like
+    widths = {"source": source.size(1) if pairs else 0, "target": target.size(1)}
+    return batch | {"net_input": inputs, "target": row.of(target, pad), "padded_widths": widths}
 
 
 class _Row:
@@ -122,7 +124,8 @@ def padded_batch(batch: dict[str, Any], pad: int) -> dict[str, Any]:
     def padded(side: str, row: Tensor) -> Tensor:
         sentences = list(row[0].tensor_split(sides[side][1 : n + 1].cpu().long())[:n])
         assert max(map(len, sentences)) <= longest[side]
-        return torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=pad)
+        rows = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=pad)
+        return torch.nn.functional.pad(rows, (0, batch["padded_widths"][side] - rows.size(1)), value=pad)
 
     if "source" in sides:
         inputs["src_tokens"] = padded("source", inputs["src_tokens"])
