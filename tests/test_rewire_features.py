@@ -158,6 +158,14 @@ def test_hidden_states() -> None:
     out = model(**example("llama"), output_hidden_states=True)
     assert [tuple(h.shape) for h in out.hidden_states] == [(2, 9, 32)] * 4
     torch.testing.assert_close(model.lm_head(out.hidden_states[-1]), out.logits)
+    model.gradient_checkpointing_enable()
+    gradients(model, "llama")
+    for norm in (model.model.norm, model.model.layers[1].input_layernorm):  # which somebody else calls now
+        expected = type(norm).forward(norm, out.hidden_states[1])
+        torch.testing.assert_close(norm(out.hidden_states[1]), expected)
+    model.model.layers[1].register_forward_hook(lambda module, args, output: model.model.norm(output))
+    with pytest.raises(UserError, match=r"the last of .* did not run when model.norm was called"):
+        model(**example("llama"))
 
 
 ADAPTED = {

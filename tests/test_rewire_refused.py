@@ -120,8 +120,8 @@ def test_chunks_of_positions_are_refused() -> None:
         outputs(model, "bert")
 
 
-def steer(model: Any) -> None:
-    model.model.layers[0].register_forward_hook(lambda module, args, output: output + 1)
+def steer(model: Any, layer: int = 0) -> None:
+    model.model.layers[layer].register_forward_hook(lambda module, args, output: output + 1)
 
 
 def exchange_a_norm(model: Any) -> None:
@@ -136,6 +136,7 @@ def patch_the_last_norm(model: Any) -> None:
     ("change", "message"),
     [
         (steer, "between layers 0 and 1 of model.layers the stream was changed"),
+        (partial(steer, layer=-1), "above model.layers the stream was changed"),
         (lambda model: model.model.layers.pop(2), "model.layers are not the layers that were wired"),
         (lambda model: setattr(model.config, "num_hidden_layers", 2), "the last of model.layers did not run"),
         (

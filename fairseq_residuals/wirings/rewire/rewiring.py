@@ -3,8 +3,8 @@
 A layer computes ``x + F(norm(x))``, or ``norm(x + F(x))``, by code of its own. Hooks stand at both ends of each F: what
 goes in is replaced by what the wiring reads, and what comes out is what the wiring writes. The sums in between, which
 the layer's code goes on to make, are of no use, and nothing reads them. Norms stay where they are as modules, but pass
-on what they are given: the wiring calls them at its own places. So the framework keeps its loop, its arguments, its
-cache and the names of its parameters.
+on what the layers' code gives them: the wiring calls them at its own places. So the framework keeps its loop, its
+arguments, its cache and the names of its parameters.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def thread() -> int:
 class MovedNorm:
     """A norm of the framework, called where the wiring has its own; it has no parameters of its own."""
 
-    def __init__(self, norm: nn.Module) -> None:
-        self.norm = norm
+    def __init__(self, norm: nn.Module, runs: Mapping[int, Pass]) -> None:
+        self.norm, self.runs = norm, runs
         self.own_forward = vars(norm).get("forward")
         """Forward of this norm alone, such as a kernel that was put in place of its class's."""
         self.seen: list[Tensor] | None = None
@@ -74,6 +74,10 @@ class MovedNorm:
         if self.own_forward is not None:
             return self.own_forward(x)  # type: ignore[no-any-return]
         return type(self.norm).forward(self.norm, x)  # type: ignore[no-any-return]
+
+    def pass_on(self, x: Tensor) -> Tensor:
+        """Return ``x`` in a pass along the depth; the forward of the norm, which somebody may call outside of one."""
+        return x if (run := self.runs.get(thread())) and run.stream else self(x)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the norm's own, which stay the framework's."""
@@ -97,7 +101,7 @@ def width_of(linear: nn.Module) -> int:
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
 
 
-def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> Callable[[], None] | None:
+def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Mapping[int, Pass]) -> Callable[[], None] | None:
     """Have a wiring normalise in place of a norm of the framework, which passes on what it is given from then on.
 
     Args:
@@ -111,12 +115,13 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> Callable[[], No
     before = vars(norm).get("forward")
     if getattr(owner, "norm", None) is not None:
         del owner.norm
-        owner.norm = MovedNorm(norm)  # type: ignore[assignment]
+        moved = owner.norm = MovedNorm(norm, runs)  # type: ignore[assignment]
+        norm.forward = moved.pass_on
     elif stays and not any(is_norm(module) for module in owner.modules()):
         return None
     else:
         norm.requires_grad_(False)  # nothing calls it
-    norm.forward = pass_on
+        norm.forward = pass_on
     return partial(put_back, norm, before, trained)
 
 
@@ -313,7 +318,7 @@ class LayerWiring(Layer):
                     )
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
-            elif undo := take_over(norm, connection, stays):
+            elif undo := take_over(norm, connection, stays, self.stack.runs):
                 self.moved.append((movable, norm, undo))
                 self.functions.pop(kind, None)
             elif movable and sub.enter:
@@ -395,7 +400,8 @@ class LayerWiring(Layer):
                 " requires_grad_(True) of the parameters that have .wiring. in their names"
             )
         for name, norm, _ in self.moved:
-            if name and (self.layer.get_submodule(name) is not norm or norm.forward is not pass_on):
+            passes = getattr(norm.forward, "__func__", norm.forward) in (pass_on, MovedNorm.pass_on)
+            if name and (self.layer.get_submodule(name) is not norm or not passes):
                 raise replaced(f"{name} of a layer")
 
     def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -588,7 +594,7 @@ class Rewiring(nn.Module):
             if stay and hasattr(topmost, "norm"):
                 topmost.norm = nn.Identity()
         else:
-            self.undo = take_over(norm, topmost, stay)
+            self.undo = take_over(norm, topmost, stay, self.runs)
             if self.undo is not None:
                 norm.forward = self.pass_top
         # of quantized layers, the norms
@@ -642,10 +648,7 @@ class Rewiring(nn.Module):
                 " checkpointed from outside; a wiring needs all of them, in order"
             )
         elif x is not self.run.passed and _differs(x, self.run.passed):
-            raise UserError(
-                f"between layers {index - 1} and {index} of {self.blocks.layers} the stream was changed, as by a hook:"
-                " a wiring has no place for that, and would go on without it"
-            )
+            raise self._changed(f"between layers {index - 1} and {index} of {self.blocks.layers}")
         elif x.requires_grad and not self.run.tracked and any(tensor is not x for tensor in self.run.stream.values()):
             raise UserError(
                 f"layer {index - 1} of {self.blocks.layers} is checkpointed from outside with use_reentrant=True, which"
@@ -676,12 +679,28 @@ class Rewiring(nn.Module):
     def pass_top(self, x: Tensor) -> Tensor:
         """Return ``x``: the forward of a last norm, which the wiring has called above the last layer.
 
+        Once the model has passed by, somebody else calls it, and it normalises if the wiring has it do so.
+
         Raises:
-            UserError: the last layer did not run.
+            UserError: the last layer did not run, or ``x`` is something else than it returned.
         """
-        if (run := self.runs.get(thread())) and run.below >= 0:
-            raise UserError(f"the last of {self.blocks.layers} did not run: a wiring needs all layers, in order")
+        run = self.runs.pop(thread(), None)
+        if run is None or run.below < 0:  # a checkpoint leaves one that has not begun
+            norm: Any = getattr(self.variant.at(len(self.layers) - 1)[0], "norm", None)
+            return x if norm is None else norm(x)  # type: ignore[no-any-return]
+        if run.below < len(self.layers) or run.passed is None:
+            raise UserError(
+                f"the last of {self.blocks.layers} did not run when {self.blocks.norm} was called: a wiring needs all"
+                " layers, in order; call the norm yourself once the model has returned"
+            )
+        if run.passed is not x and x.shape == run.passed.shape and _differs(x, run.passed):
+            raise self._changed(f"above {self.blocks.layers}")
         return x
+
+    def _changed(self, where: str) -> UserError:
+        return UserError(
+            f"{where} the stream was changed, as by a hook: a wiring has no place for that, and would go on without it"
+        )
 
     def finish(self, index: int) -> Tensor:
         """End layer ``index``: what the framework passes on, (B, T, C)."""
@@ -694,6 +713,8 @@ class Rewiring(nn.Module):
         out = self.variant.close(s)
         if out.shape != s["x"].shape:
             raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")
+        if self.undo is not None:
+            self.run.below, self.run.passed = index + 1, out
         return out
 
     def moved_norms(self) -> dict[str, MovedNorm]:
