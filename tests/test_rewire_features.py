@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -350,12 +350,20 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_hook_that_changes_the_stream_is_refused_in_a_process_of_several(dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "returned"), [(torch.float32, None), (torch.float32, torch.bfloat16), (torch.bfloat16, None)]
+)
+def test_a_hook_that_changes_the_stream_is_refused_in_a_process_of_several(
+    dtype: torch.dtype, returned: torch.dtype | None, tmp_path: Path
+) -> None:
     """As torchrun and accelerate start one; there, what the hook returned had no effect."""
     model, batch = rewired(*CASES[0]).to(dtype), example("llama")
     distributed.init_process_group("gloo", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
+        for module in (*model.model.layers, model):  # casts what a layer returns, and no parameter
+            fully_shard(
+                module, mesh=init_device_mesh("cpu", (1,)), mp_policy=MixedPrecisionPolicy(output_dtype=returned)
+            )
         model(**batch)
         model.model.layers[0].register_forward_hook(lambda module, args, output: output + torch.ones(output.size(-1)))
         with pytest.raises(UserError, match=r"between layers 0 and 1 of .* the stream was"):

@@ -695,7 +695,7 @@ class Rewiring(nn.Module):
             )
         if run.passed is not x and x.shape == run.passed.shape and _differs(x, run.passed):
             raise self._changed(f"above {self.blocks.layers}")
-        return x
+        return x.to(torch.promote_types(x.dtype, run.passed.dtype))  # as the norm does where FSDP2 casts outputs down
 
     def _changed(self, where: str) -> UserError:
         return UserError(
