@@ -340,6 +340,13 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was not rewired"):
         load(tmp_path)
     wired = rewire(tiny("llama"), "mhc")
+    wired.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"do not both have model.layers.2"):
+        load(tmp_path, num_hidden_layers=2)
+    wired.lm_head.weight = wired.model.embed_tokens.weight
+    wired.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"do not both have lm_head.weight"):
+        load(tmp_path)
     model.config.fairseq_residuals = wired.config.fairseq_residuals
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="its weights are of one that was not"):

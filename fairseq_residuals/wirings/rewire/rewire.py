@@ -108,7 +108,7 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
         kwargs: of ``from_pretrained``, such as ``dtype``.
 
     Raises:
-        UserError: the folder has no config, one of no rewired model, or no weights of the wiring.
+        UserError: the folder has no config, one of no rewired model, or other weights than it describes.
     """
     tells = kwargs.pop("output_loading_info", False)
     try:
@@ -117,7 +117,10 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is no folder of a model of transformers: {error}") from None
     if f'"{SETTINGS}"' not in text:
-        raise UserError(f"the model in {path} was not rewired; from_pretrained of transformers loads it")
+        raise UserError(
+            f"the config in {path} has no wiring: from_pretrained of transformers loads what was not rewired; where the"
+            " body of a rewired model was put into it, rewire the whole"
+        )
     name = (config.get("architectures") or [""])[0]
     transformers = importlib.import_module("transformers")
     base: Any = getattr(transformers, name, None)
@@ -136,10 +139,15 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
 
     wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__})
     model, told = wired.from_pretrained(path, output_loading_info=True, **kwargs)
-    if missing := [key for key in told["missing_keys"] if ".wiring." in key]:
+    if missing := [key for key in told["missing_keys"] if ".wiring." in f".{key}"]:
         raise UserError(
             f"{path} has no {min(missing)}: its config says that the model was rewired, and its weights are of one that"
-            " was not, such as one that from_pretrained of transformers had loaded"
+            " was not, such as one that from_pretrained of transformers had loaded, or an earlier version saved them"
+        )
+    if others := {*told["missing_keys"], *told["unexpected_keys"]}:
+        raise UserError(
+            f"the weights in {path} and the model of its config do not both have {min(others)}: layers or parameters"
+            " were cut, tied or adapted, which the config has to say, or an argument of load changes what it says"
         )
     for module in model.modules():
         if reset_buffers := getattr(module, "reset_buffers", None):  # what no file holds, transformers leaves empty
