@@ -1,10 +1,8 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
-:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, Granite, OLMo 2, LFM2,
-Jamba, Mamba, GPT-2, GPT-NeoX, GPT-J, Falcon, Phi, Cohere, OPT, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5,
-BART and Marian in transformers, those of PyTorch's own Transformers, of timm's and torchvision's ViT, OpenCLIP,
-OpenAI's Whisper, Meta's Llama, torchtitan, torchtune, LitGPT, nanoGPT and nanochat, and whatever has the same names. A
-description is a guess until a model that is wired so was seen to compute what it computed before.
+:func:`find_blocks` recognises the layers of the models in :data:`LAYOUTS`, and whatever has the same names, such as
+those of Mistral, Qwen3, OPT and Marian. A description is a guess until a model that is wired so was seen to compute
+what it computed before.
 """
 
 from __future__ import annotations
@@ -116,7 +114,9 @@ class Blocks:
         names = {name for name, _ in layer.named_modules()}
         for sublayers in (self.sublayers, *self.others):
             if _fits(sublayers, layer, names):
-                return tuple(_shown(sub, names) for sub in sublayers)
+                parts = ("query", "key", "value", "inner")  # one matrix may make the first three at once
+                absent: Any = [{part: "" for part in parts if getattr(sub, part) not in names} for sub in sublayers]
+                return tuple(replace(sub, **without) for sub, without in zip(sublayers, absent, strict=True))
         wanted = {name for sub in self.sublayers for name in sub.needs}
         raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
 
@@ -423,9 +423,3 @@ def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, names: set[str])
     if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
         return False
     return wanted <= names and all(hasattr(layer, name) for name in attributes)
-
-
-def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:
-    """Leave out the projections that a layer does not have, which makes one of three for instance."""
-    query, key, value, inner = (name if name in names else "" for name in (sub.query, sub.key, sub.value, sub.inner))
-    return replace(sub, query=query, key=key, value=value, inner=inner)

@@ -26,12 +26,14 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+from fairseq_residuals.wirings.rewire.blocks import Blocks
 from fairseq_residuals.wirings.utils.torch_private import constant_in_compiled_code, last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
 """Edits of a wiring, each with the projection whose output is edited."""
+FUNCTIONS = {"rms_norm": nn.RMSNorm, "layer_norm": nn.LayerNorm}
+"""Norms that, without parameters, compute what functions of torch.nn.functional do by themselves."""
 
 
 def fed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -84,18 +86,6 @@ class MovedNorm:
         return self.norm.parameters()
 
 
-def norm_function(name: str, width: int) -> nn.Module:
-    """Return a norm that computes what the function of torch.nn.functional does by itself.
-
-    Raises:
-        UserError: it is another function.
-    """
-    kinds = {"rms_norm": nn.RMSNorm, "layer_norm": nn.LayerNorm}
-    if name not in kinds:
-        raise UserError(f"function={name!r} is unknown; valid are {', '.join(kinds)}")
-    return kinds[name](width, elementwise_affine=False)
-
-
 def width_of(linear: nn.Module) -> int:
     """Return the inputs of a linear map; the matrix of transformers' own class for GPT-2 is transposed."""
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
@@ -112,7 +102,7 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Mapping[int,
         What undoes it; None where the norm stays.
     """
     trained = [parameter for parameter in norm.parameters() if parameter.requires_grad]
-    before = vars(norm).get("forward")
+    before = {name: own for name, own in vars(norm).items() if name == "forward"}
     if getattr(owner, "norm", None) is not None:
         del owner.norm
         moved = owner.norm = MovedNorm(norm, runs)  # type: ignore[assignment]
@@ -125,16 +115,10 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Mapping[int,
     return partial(put_back, norm, before, trained)
 
 
-def put_back(norm: nn.Module, forward: Any, trained: list[nn.Parameter]) -> None:
-    """Have the framework normalise again.
-
-    Args:
-        forward: that of this norm alone; None: that of its class.
-        trained: the parameters that were not frozen.
-    """
+def put_back(norm: nn.Module, before: Mapping[str, Any], trained: list[nn.Parameter]) -> None:
+    """Have the framework normalise again, by the norm's own forward if it had one ``before``, and train ``trained``."""
     del norm.forward
-    if forward is not None:
-        norm.forward = forward
+    vars(norm).update(before)
     for parameter in trained:
         parameter.requires_grad_(True)
 
@@ -266,7 +250,6 @@ class LayerWiring(Layer):
         """Connect the sub-layers; :meth:`attach` then makes the layer run so.
 
         Args:
-            layer: of the framework.
             variant: what wires it, and ``place`` which of its layers it is.
             stack: what the layer is part of, and ``index`` which of its layers it is.
         """
@@ -286,7 +269,10 @@ class LayerWiring(Layer):
         self.moved: list[tuple[str, nn.Module, Callable[[], None]]] = []
         """Norms that the wiring calls, each with its name in the layer, if it has one, and what puts it back."""
         functions = {kind: sub.function for kind, sub in self.described.items() if sub.function}
-        self.functions = {kind: norm_function(name, stack.shape.dim) for kind, name in functions.items()}
+        if unknown := functions.values() - FUNCTIONS.keys():
+            raise UserError(f"function={min(unknown)!r} is unknown; valid are {', '.join(FUNCTIONS)}")
+        dim = stack.shape.dim
+        self.functions = {kind: FUNCTIONS[name](dim, elementwise_affine=False) for kind, name in functions.items()}
         """Norms that are no modules of the layer; once it is attached, those that stay parts of sub-layers."""
         for kind, site in self.sites(variant, place, self.described).items():
             connection = self.connect(variant, site)
@@ -348,20 +334,15 @@ class LayerWiring(Layer):
                 if name:
                     self.handles.append(self._module(name).register_forward_hook(Hook(self, leave, kind)))
                     self.leaving.append((self.hooked[name], self.handles[-1].id))
-            if self.edits_inside(kind):
-                self._hook_inside(kind, sub)
-
-    def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
-        for edit, place in INSIDE.items():
-            if name := getattr(sub, place):
-                edits = Hook(self, LayerWiring.edit_output, kind, edit)
-                feeds = Hook(self, LayerWiring.feed, kind, place)
-                self.handles.append(self._module(name).register_forward_hook(edits))
-                self.handles.append(self._module(name).register_forward_pre_hook(feeds))
-        if sub.inner:
-            self.handles.append(
-                self._module(sub.inner).register_forward_pre_hook(Hook(self, LayerWiring.edit_inner, kind))
-            )
+            for edit, place in INSIDE.items() if self.edits_inside(kind) else ():
+                if name := getattr(sub, place):
+                    edits = Hook(self, LayerWiring.edit_output, kind, edit)
+                    feeds = Hook(self, LayerWiring.feed, kind, place)
+                    self.handles.append(self._module(name).register_forward_hook(edits))
+                    self.handles.append(self._module(name).register_forward_pre_hook(feeds))
+            if sub.inner and self.edits_inside(kind):
+                edits = Hook(self, LayerWiring.edit_inner, kind)
+                self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits))
 
     def _module(self, name: str) -> nn.Module:
         self.hooked[name] = self.layer.get_submodule(name)
@@ -590,13 +571,12 @@ class Rewiring(nn.Module):
     def attach(self, stay: bool) -> None:
         """Make the layers run by this wiring; see :meth:`LayerWiring.attach`."""
         topmost, norm = self.variant.at(len(self.layers) - 1)[0], self.top_norm
-        if norm is None:
-            if stay and hasattr(topmost, "norm"):
-                topmost.norm = nn.Identity()
-        else:
+        if norm is not None:
             self.undo = take_over(norm, topmost, stay, self.runs)
             if self.undo is not None:
                 norm.forward = self.pass_top
+        elif stay and hasattr(topmost, "norm"):
+            topmost.norm = nn.Identity()
         # of quantized layers, the norms
         like = next(p for p in self.layers[0].parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
         for layer, wired in zip(self.layers, self.wired, strict=True):
@@ -677,9 +657,7 @@ class Rewiring(nn.Module):
                 raise replaced(self.blocks.norm)
 
     def pass_top(self, x: Tensor) -> Tensor:
-        """Return ``x``: the forward of a last norm, which the wiring has called above the last layer.
-
-        Once the model has passed by, somebody else calls it, and it normalises if the wiring has it do so.
+        """Return ``x``: the forward of a last norm, which the wiring has called; outside of a pass, call it.
 
         Raises:
             UserError: the last layer did not run, or ``x`` is something else than it returned.
