@@ -83,7 +83,7 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
     inputs |= {previous: row.of(inputs[previous], pad), "target_bounds": row.bounds, "target_longest": row.longest}
     if previous == "src_tokens":
         inputs["src_lengths"] = row.bounds.diff().long()
-    # positions of the padded rows, which are more than the longest sentence's by --required-seq-len-multiple and its like
+    # positions of the padded rows: more than the longest sentence has, by --required-seq-len-multiple and its like
     widths = {"source": source.size(1) if pairs else 0, "target": target.size(1)}
     return batch | {"net_input": inputs, "target": row.of(target, pad), "padded_widths": widths}
 
