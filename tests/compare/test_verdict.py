@@ -5,9 +5,10 @@ import statistics
 from functools import partial
 
 import pytest
+import torch
 from scipy import stats
 
-from fairseq_residuals.lab.compare.checks import seconds_in_turns
+from fairseq_residuals.lab.compare.checks import _measure, seconds_in_turns
 from fairseq_residuals.lab.compare.verdict import (
     LEVEL,
     decide,
@@ -15,6 +16,7 @@ from fairseq_residuals.lab.compare.verdict import (
     loss_at,
     smallest_difference,
 )
+from fairseq_residuals.wirings.blocks.models import LanguageModel
 
 SEEDS, ENTRIES, SIGMA = 5, 3, 0.01
 
@@ -109,3 +111,14 @@ def test_differences_of_nothing_and_those_that_rounding_made_equal_decide_nothin
     (verdict,) = decide({"mine": pairs})
     assert verdict.word == "not distinguishable"
     assert verdict.p is not None and verdict.p > 0.05
+
+
+def test_the_flops_of_attention_are_counted_on_a_cpu() -> None:
+    """Where one wiring has PyTorch's attention, and another, as for its scores or a norm inside, has it written out."""
+    counted = set()
+    for wiring in ("pre_ln", "sub_ln", "realformer"):
+        model = LanguageModel(wiring, vocab=50, dim=16, ffn_dim=32, depth=2, heads=2)
+        start = _measure(model, lambda m, s: (m.loss(s), 1, {}), torch.full((2, 13), 5), same=True)
+        counted.add(start.flops)
+    # forward and twice as much backward, by 12 positions of 2 sentences
+    assert counted == {3 * (2 * (4 * 2 * 24 * 16**2 + 2 * 2 * 24 * 12 * 16 + 2 * 2 * 24 * 16 * 32) + 2 * 24 * 16 * 50)}
