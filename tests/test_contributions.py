@@ -126,6 +126,8 @@ def test_what_is_not_additive_says_where() -> None:
     # the first sub-layer has one source, and reads it as it is
     assert "after layer 1 FFN, AttentionResidualsConnection" in refused(moved("attention_residuals"), embeddings())
     assert "DepthwiseLSTMConnection" in refused(moved("depthwise_lstm"), embeddings())
+    # its last read gates what it read; as it was recorded, all of the output was one of the biases
+    assert "GatedResidual" in refused(moved("gated_residual"), embeddings())
     assert "PreLN makes something else" in refused(moved("pre_ln", options={"norm_type": "dyt"}), embeddings())
     assert "call eval() first" in refused(moved("pre_ln").train(), embeddings())
     model: Any = torch.nn.Sequential(moved("pre_ln"))
