@@ -54,10 +54,11 @@ _AT = re.compile(r"@ (\d{1,18}) updates\)")
 _TROUBLES = (
     *("overflow detected", "nan detected in output of", "inf detected in output of", "nan/inf grad norm"),
     *("minimum loss scale reached", "gradients are inconsistent", "out of memory", "outofmemory"),
-    *("killed", "sigterm", "sigkill", "no space left on device"),
+    *("killed", "sigterm", "sigkill", "core dumped", "no space left on device"),
 )
 """Words in lines of trouble, in small letters."""
-_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:error|exception|interrupt): |error: \S")
+# an assertion and Ctrl-C have no message
+_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:error|exception|interrupt)(?:: |$)|error: \S")
 
 
 @dataclass(frozen=True)
