@@ -92,7 +92,10 @@ def test_wirings_are_analysed(task: str, tmp_path: Path, without: None) -> None:
 def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) -> None:
     assert main(["gradients", "--python", str(file), "--out", str(tmp_path)]) == 0
     subject = of_python_file(file)
-    assert not subject.model.training and of_python_file(file, training=True).model.training
+    file.write_text(f"{file.read_text()}\nmodel[1].layerdrop = 0.5\n")
+    training = of_python_file(file, training=True).model
+    # a skipped layer would leave the numbers of those above to wrong ones
+    assert not subject.model.training and training.training and training[1].layerdrop == 0
     subject.loss().backward()
     layer = subject.model[1][2]
     norm = torch.cat([p.grad.flatten() for p in layer.parameters()]).norm().item()
