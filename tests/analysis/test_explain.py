@@ -63,6 +63,11 @@ EQUATIONS = {
     "depthwise_lstm": "a = LN(x); b = self-attention(a); c = +(b, x); d = LN(c); e = cross-attention(d); f = +(b, e);"
     " g = concat(f, x); h = gates(g); i = ×(h, cell); j = hidden(g); k = ×(h, j); l = +(i, k); m = ×(h, l); x' = m;"
     " cell' = l",
+    # of the stream, a softmax reads the sources alone, and not "x"
+    "attention_residuals": "a = over_depth(source0, source1, source2, source3); b = LN(a); c = self-attention(b);"
+    " d = over_depth(source0, source1, source2, source3, c); e = LN(d); f = cross-attention(e);"
+    " g = over_depth(source0, source1, source2, source3, c, f); h = LN(g); i = FFN(h); x' = g; source4' = c;"
+    " source5' = f; source6' = i",
     # (3 M)^(1/4) with M = 3 layers
     "deepnet": "a = self-attention(x); b = × 1.73(x); c = +(b, a); d = LN(c); e = cross-attention(d); f = × 1.73(d);"
     " g = +(f, e); h = LN(g); i = FFN(h); j = × 1.73(h); k = +(j, i); l = LN(k); x' = l",

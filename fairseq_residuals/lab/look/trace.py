@@ -171,14 +171,16 @@ def _boxes(owners: Iterable[nn.Module]) -> Iterable[tuple[str, nn.Module]]:
                 yield name, child
 
 
-def _stops_gradient(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> bool:
-    """Return whether no gradient of the outputs reaches an input that wants one, which needs no values."""
+def _unreached(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> tuple[list[Tensor], bool]:
+    """Return the inputs that want a gradient of the outputs and get none, and whether those are all that want one."""
     wanting = [t for t in inputs if t.requires_grad]
     reached = [t for t in outputs if t.requires_grad]
     if not wanting or not reached:
-        return bool(wanting)
+        return wanting, bool(wanting)
     total = torch.stack([t.float().sum() for t in reached]).sum()
-    return all(g is None for g in torch.autograd.grad(total, wanting, retain_graph=True, allow_unused=True))
+    gradients = torch.autograd.grad(total, wanting, retain_graph=True, allow_unused=True)
+    found = [t for t, gradient in zip(wanting, gradients, strict=True) if gradient is None]
+    return found, len(found) == len(wanting)
 
 
 def _of_parameter(function: str, parameter: str, args: Any) -> str:
@@ -273,8 +275,11 @@ class _Recorder(TorchFunctionMode):
             return f"{factor} {sign}".strip(), "operation"
         return f"{sign} {factor}".strip(), "operation"
 
-    def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        # of a stream, copies: one entry may be made of another, and not be read itself
+        inputs = tuple({k: v.clone() for k, v in i.items()} if isinstance(i, dict) else i for i in inputs)
         self.inside.append({self._source(t) for t in _tensors(inputs) if id(t) in self.nodes})
+        return inputs
 
     def leave(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -288,7 +293,9 @@ class _Recorder(TorchFunctionMode):
             else:
                 norm = is_norm(module)
                 kind = NORM_LABELS.get(type(module).__name__, "LN")
-                stops = _stops_gradient(_tensors(inputs), list(_tensors([output])))
+                unreached, stops = _unreached(_tensors(inputs), list(_tensors([output])))
+                if not stops and isinstance(inputs[0], dict):  # of a whole stream, not everything is read
+                    sources -= {self.nodes[id(t)] for t in unreached}
                 role = "stop" if stops else "norm" if norm else "module"
                 node = self.graph.add(kind if norm else name, role, sources)
             for tensor in _tensors([output]):
