@@ -147,6 +147,8 @@ def test_scores_go_from_layer_to_layer() -> None:
 def test_norms_inside_a_sublayer_are_told() -> None:
     labels = [node.label for node in decoder("sub_ln").nodes]
     assert "FFN, LN inside" in labels and "cross-attention" in labels
+    # by a function, not a module
+    assert "FFN, LN inside" in [node.label for node in decoder("residual_gate").nodes]
 
 
 def test_tracing_leaves_no_hook() -> None:

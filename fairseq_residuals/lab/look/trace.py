@@ -232,6 +232,7 @@ class _Recorder(TorchFunctionMode):
         known = [self._source(t) for t in given if id(t) in self.nodes]
         if self.inside:
             self.inside[-1].update(known)
+            self.norms_inside += func.__name__ in ("layer_norm", "rms_norm")  # not only modules normalize
             return out
         name = func.__name__.strip("_") if func.__name__ != "__getitem__" else func.__name__
         if not made or func.__name__ == "__get__":
