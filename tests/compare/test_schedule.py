@@ -85,6 +85,10 @@ def test_before_the_end_the_rate_with_most_seeds_is_reported() -> None:
     plan = replace(PLAN, entries=[PRE_LN], seeds=3, baseline_seeds=3)
     assert [cell.key for cell in next_cells(plan, results)] == [("pre_ln", 0.001, 2), ("pre_ln", 0.001, 3)]
     assert [o.lr for o in at_best_rate(PRE_LN, results, plan)] == [0.002] * 3
+    # a better rate of the baseline has as many as an entry has, but not yet its eight
+    results += [result("pre_ln", 0.002, seed, 1.2) for seed in range(4, 9)]
+    results += [result("pre_ln", 0.001, seed, 1.1) for seed in (2, 3)]
+    assert [o.lr for o in at_best_rate(PRE_LN, results, replace(plan, baseline_seeds=8))] == [0.001] * 3
 
 
 @pytest.mark.parametrize("ended", ["learned", "diverged"])

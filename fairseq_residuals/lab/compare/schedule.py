@@ -135,5 +135,5 @@ def next_cells(plan: Plan, results: Sequence[Result]) -> list[Cell]:
 
 def at_best_rate(entry: Entry, results: Sequence[Result], plan: Plan) -> list[Result]:
     """Return the results at the rate that is reported of an entry, by seed."""
-    best = reported_rate(rate_losses(entry, results), plan.seeds_of(entry))
+    best = reported_rate(rate_losses(entry, results), plan.seeds)
     return sorted((o for o in results if (o.entry, o.lr) == (entry.name, best)), key=lambda o: o.seed)
