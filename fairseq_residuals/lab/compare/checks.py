@@ -24,7 +24,7 @@ import torch
 from fairseq import tasks, utils
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_residuals.lab.bench.entries import PRECISIONS
 from fairseq_residuals.lab.compare.cells import MOST_IN_A_PASS, Cell, Comparison
@@ -32,6 +32,7 @@ from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung
 from fairseq_residuals.lab.look.probes import gradient_norm, kept_for_backward, stacks
 from fairseq_residuals.lab.recipes.runner import THREADS
+from fairseq_residuals.lab.utils.torch_private import FLOPS_ON_CPU
 from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
@@ -235,18 +236,9 @@ def _moved(model: nn.Module) -> nn.Module:
     return copied
 
 
-ON_CPU = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda _, q, k, v, *__, **___: (
-        2 * sdpa_flop_count(q, k, v)
-    ),
-}
-"""FLOPs of attention, which PyTorch does not count on a CPU; as many as where a wiring has its products written out."""
-
-
 def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool) -> Start:
     model.train()
-    with FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter, kept_for_backward() as kept:
+    with FlopCounterMode(display=False, custom_mapping=FLOPS_ON_CPU) as counter, kept_for_backward() as kept:
         loss, size, _ = criterion(model, sample)
         (loss / size).backward()
     decoder = stacks(model)[-1]
