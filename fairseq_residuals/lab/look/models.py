@@ -19,7 +19,7 @@ from torch import nn
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
 from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of
-from fairseq_residuals.plugin.checkpoints.fairseq_config import load_model, task_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, load_model, task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -168,14 +168,12 @@ def load(file: Path, data: Path | None) -> Built:
     if not file.is_file():
         raise UserError(f"there is no checkpoint {file}")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(file))
-    settings, cfg_task = state["cfg"].model, state["cfg"].task
-    settings = Namespace(**{str(k): v for k, v in settings.items()}) if isinstance(settings, DictConfig) else settings
+    settings, cfg_task = Namespace(**flat_settings(state)), state["cfg"].task
     if not hasattr(settings, "decoder_residual"):
         raise UserError(
             f"{file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
             " one of a checkpoint of stock fairseq"
         )
-    settings.arch = settings._name  # fairseq-hydra-train writes the one alone
     sizes = dictionary_sizes(Found(str(file), {}, state["model"]))
     model = load_model(settings, sizes, state["model"], str(file))
     if data is None:
