@@ -29,6 +29,11 @@ PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm",
 """Beginnings of the names of each task's architectures."""
 DEFAULT = ("post_ln", "pre_ln", "b2t")
 """Wirings that are analysed where none is named."""
+SAID_BY_FILE = (
+    *("task", "layers", "dim", "ffn_dim", "heads"),
+    *("sentences", "tokens", "vocabulary", "seed", "data", "split", "device"),
+)
+"""Flags of models and batches that have no meaning for a Python file."""
 SPECIAL = 4
 """Symbols with which dictionaries begin: bos, pad, eos and unk."""
 
@@ -83,7 +88,7 @@ def add_flags(parser: argparse.ArgumentParser, default: Sequence[str] = DEFAULT)
     batch.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     # what is meant for the models must not be taken for an abbreviation of these
     parser.allow_abbrev = False
-    parser.set_defaults(further=[], default=default)
+    parser.set_defaults(further=[], default=default, usual={name: parser.get_default(name) for name in SAID_BY_FILE})
 
 
 def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
@@ -106,9 +111,7 @@ def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield models, each with what tells it from others of its label."""
     alone = args.python and not (args.variants or args.checkpoint)
     if alone:
-        defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu", "split": "valid"}
-        defaults |= {"task": "translation", "sentences": 16, "tokens": 20, "vocabulary": 1000, "seed": 1}
-        given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
+        given = [f"--{name.replace('_', '-')}" for name, value in args.usual.items() if getattr(args, name) != value]
         if flags := [*given, *args.further]:
             raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
     for file in args.python or ():
