@@ -149,9 +149,10 @@ def _check_data(job: Job) -> None:
         UserError: an earlier call had other data, of which its model and what it generated are.
     """
     files, note = read_json(job.corpus / "prepared.json").get("sha256"), job.folder / "data.json"
-    if note.is_file() and read_json(note)["sha256"] != files:
+    if not note.is_file():
+        write_json(note, {"sha256": files})
+    elif read_json(note)["sha256"] != files:
         raise UserError(f"{job.folder} is a run on other data than {job.corpus} has now; choose another --out")
-    write_json(note, {"sha256": files})
 
 
 def _trained_on(stages: Stages) -> dict[str, str]:

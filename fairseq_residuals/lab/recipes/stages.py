@@ -68,7 +68,7 @@ class Stages:
 
     def has_ended(self) -> bool:
         """Return whether training came to its end, or diverged."""
-        return is_trained(self.job) or (self.job.folder / "failed.json").is_file()
+        return is_trained(self.job) or _failed(self.job).is_file()
 
     def train(self) -> None:
         """Train, from where an earlier attempt left off.
@@ -77,7 +77,7 @@ class Stages:
             Diverged: fairseq gave up, now or in an earlier call.
             UserError: it failed in another way.
         """
-        failed = self.job.folder / "failed.json"
+        failed = _failed(self.job)
         if failed.is_file():
             known = read_json(failed)
             raise Diverged(known["reason"], Usage(**known["last_attempt"]))
@@ -157,6 +157,10 @@ def is_trained(job: Job) -> bool:
 
 def _trained(job: Job) -> Path:
     return job.folder / "trained.json"
+
+
+def _failed(job: Job) -> Path:
+    return job.folder / "failed.json"
 
 
 def usage(job: Job) -> Usage:
