@@ -171,16 +171,14 @@ def _boxes(owners: Iterable[nn.Module]) -> Iterable[tuple[str, nn.Module]]:
                 yield name, child
 
 
-def _unreached(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> tuple[list[Tensor], bool]:
-    """Return the inputs that want a gradient of the outputs and get none, and whether those are all that want one."""
-    wanting = [t for t in inputs if t.requires_grad]
+def _unreached(wanting: list[Tensor], outputs: Iterable[Tensor]) -> list[Tensor]:
+    """Return those of the tensors that no gradient of the outputs reaches, which needs no values."""
     reached = [t for t in outputs if t.requires_grad]
     if not wanting or not reached:
-        return wanting, bool(wanting)
+        return wanting
     total = torch.stack([t.float().sum() for t in reached]).sum()
     gradients = torch.autograd.grad(total, wanting, retain_graph=True, allow_unused=True)
-    found = [t for t, gradient in zip(wanting, gradients, strict=True) if gradient is None]
-    return found, len(found) == len(wanting)
+    return [t for t, gradient in zip(wanting, gradients, strict=True) if gradient is None]
 
 
 def _of_parameter(function: str, parameter: str, args: Any) -> str:
@@ -294,7 +292,9 @@ class _Recorder(TorchFunctionMode):
             else:
                 norm = is_norm(module)
                 kind = NORM_LABELS.get(type(module).__name__, "LN")
-                unreached, stops = _unreached(_tensors(inputs), list(_tensors([output])))
+                wanting = [t for t in _tensors(inputs) if t.requires_grad]
+                unreached = _unreached(wanting, _tensors([output]))
+                stops = bool(wanting) and len(unreached) == len(wanting)
                 if not stops and isinstance(inputs[0], dict):  # of a whole stream, not everything is read
                     sources -= {self.nodes[id(t)] for t in unreached}
                 role = "stop" if stops else "norm" if norm else "module"
