@@ -118,6 +118,14 @@ def wiring(repository: str, found: Found) -> dict[Side, Choice]:
     return {side: RULES[repository](found, side) for side in sides(found)}
 
 
+def _refuse_around_post_ln(found: Found, side: Side, norms: str) -> None:
+    """Refuse a stack with such norms, of which a repository's own flags make something else than a paper's."""
+    if not found.top_norm(side) and not found.settings.get(f"{side}_normalize_before"):
+        found.refuse(
+            f"its {side} is Post-LN with {norms} without --{side}-normalize-before; this plugin has no variant for it"
+        )
+
+
 def _fairseq(found: Found, side: Side) -> Choice:
     before, top = found.settings.get(f"{side}_normalize_before"), found.top_norm(side)
     if not found.norms(side):
@@ -129,11 +137,7 @@ def _fairseq(found: Found, side: Side) -> Choice:
         "scale_resids": found.in_layers(side, "w_resid"),
     }
     if any(extras.values()):
-        if not top and not before:
-            found.refuse(
-                f"its {side} is Post-LN with NormFormer's norms or gains, which fairseq builds where"
-                f" --{side}-normalize-before is not given; this plugin has no variant for it"
-            )
+        _refuse_around_post_ln(found, side, "NormFormer's norms or gains, which fairseq builds where it is")
         options = [f"{name}={str(value).lower()}" for name, value in extras.items()]
         return "normformer", ",".join([*options, "cross=false", f"final_norm={str(top).lower()}"])
     if top:
@@ -224,12 +228,8 @@ def _torchscale(found: Found, side: Side) -> Choice:
     inner, top = found.in_layers(side, f"{CONNECTIONS['self']}.inner_norm."), found.top_norm(side)
     if inner != bool(found.settings.get("subln")):
         found.note(f"--subln is {'off' if inner else 'on'}", f"{'' if inner else 'no '}inner norms")
-    if inner and not top and not found.settings.get(f"{side}_normalize_before"):
-        found.refuse(
-            f"its {side} is Post-LN with Sub-LN's inner norms, which torchscale builds where --subln is given without"
-            f" --{side}-normalize-before; this plugin has no variant for it"
-        )
     if inner:
+        _refuse_around_post_ln(found, side, "Sub-LN's inner norms, which torchscale builds where --subln is given")
         return "sub_ln", f"final_norm={str(top).lower()}"
     if found.settings.get("deepnorm") and top:
         found.refuse(
