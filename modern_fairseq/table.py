@@ -99,6 +99,7 @@ _AFTER = {
     "fixes.iterators:background_ends_first": "fairseq.data.iterators",
     "fixes.iterators:epochs_as_asked": "fairseq.data.iterators",
     "fixes.averages:shared_parameters_once": "fairseq.models.ema.ema",
+    "fixes.averages:same_updates_when_resumed": "fairseq.models.ema.ema",
     "fixes.tasks:tasks_without_dataclass_in_yaml": "fairseq.tasks",
     "fixes.tasks:record_languages": "fairseq.tasks",
     "fixes.tasks:user_dir_before_compose": "fairseq_cli.hydra_train",

@@ -27,7 +27,7 @@ class _Once:
 
 
 def shared_parameters_once(module: types.ModuleType) -> None:
-    """Let embeddings that are shared decay once for each update, and a run go on (models/ema/ema.py:140-190).
+    """Let embeddings that are shared decay once for each update (models/ema/ema.py:140-174).
 
     They are updated in place under each of their names, so a decay d became d^2 or, with ``--share-all-embeddings``,
     d^3. Can go when fairseq > 0.12.2 updates parameters.
@@ -38,9 +38,16 @@ def shared_parameters_once(module: types.ModuleType) -> None:
         held = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
         original(self, _Once(new_model, held), updates)
 
+
+def same_updates_when_resumed(module: types.ModuleType) -> None:
+    """Let a resumed run average at the updates of an unbroken one (models/ema/ema.py:176-190).
+
+    With ``--ema-update-freq``, no checkpoint holds the count of updates since the last one that was averaged. Can go
+    when fairseq > 0.12.2 counts by the number of updates.
+    """
+
     @replaces(module.EMA, "step")
     def step(original: Any, self: Any, new_model: Any, updates: Any = None) -> None:
-        # with --ema-update-freq, no checkpoint holds the count of updates since the last one that was averaged
         if updates is not None:
             self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
         original(self, new_model, updates)
