@@ -114,9 +114,7 @@ class Blocks:
         names = {name for name, _ in layer.named_modules()}
         for sublayers in (self.sublayers, *self.others):
             if _fits(sublayers, layer, names):
-                parts = ("query", "key", "value", "inner")  # one matrix may make the first three at once
-                absent: Any = [{part: "" for part in parts if getattr(sub, part) not in names} for sub in sublayers]
-                return tuple(replace(sub, **without) for sub, without in zip(sublayers, absent, strict=True))
+                return tuple(_shown(sub, names) for sub in sublayers)
         wanted = {name for sub in self.sublayers for name in sub.needs}
         raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
 
@@ -423,3 +421,9 @@ def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, names: set[str])
     if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
         return False
     return wanted <= names and all(hasattr(layer, name) for name in attributes)
+
+
+def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:
+    """Leave out the projections that a layer does not have, which makes one of three for instance."""
+    query, key, value, inner = (name if name in names else "" for name in (sub.query, sub.key, sub.value, sub.inner))
+    return replace(sub, query=query, key=key, value=value, inner=inner)

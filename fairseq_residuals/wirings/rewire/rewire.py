@@ -32,7 +32,6 @@ SETTINGS = "fairseq_residuals"
 """Attribute of a config of transformers: how the model is wired."""
 DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
 """Options, all for training alone, by which a wiring draws the weights of sub-layers."""
-HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
 TOLERANCE = 1e-3
 """Largest difference of an output, of their standard deviation, that rounding is taken to explain."""
 
@@ -346,6 +345,13 @@ def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bo
     )
 
 
+def _heads(model: nn.Module, layer: nn.Module) -> int:
+    """Return the heads of attention; 0 where nothing says how many."""
+    names = ("num_attention_heads", "num_heads", "n_head", "n_heads")
+    owners = (*layer.modules(), getattr(model, "config", None))
+    return next((h for m in owners for n in names if isinstance(h := getattr(m, n, None), int)), 0)
+
+
 def _layers(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
     return {
         f"{blocks.layers}.{name}": layer
@@ -400,9 +406,7 @@ def _measured(
             raise UserError(
                 f"between {below} and {name} the model changes the stream, which it would go on to do beside the wiring"
             )
-    places = (*model.get_submodule(names[0]).modules(), getattr(model, "config", None))
-    numbers = (getattr(place, name, None) for place in places for name in HEADS)
-    heads = blocks.heads or next((number for number in numbers if isinstance(number, int)), 0)
+    heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
     norm = blocks.norm if len(given.get(blocks.norm, ())) == 1 else ""
     return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=norm)

@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.rewire.blocks import Blocks
+from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
 from fairseq_residuals.wirings.utils.torch_private import constant_in_compiled_code, last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
@@ -102,7 +102,7 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Mapping[int,
         What undoes it; None where the norm stays.
     """
     trained = [parameter for parameter in norm.parameters() if parameter.requires_grad]
-    before = {name: own for name, own in vars(norm).items() if name == "forward"}
+    before = vars(norm).get("forward")
     if getattr(owner, "norm", None) is not None:
         del owner.norm
         moved = owner.norm = MovedNorm(norm, runs)  # type: ignore[assignment]
@@ -115,10 +115,11 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Mapping[int,
     return partial(put_back, norm, before, trained)
 
 
-def put_back(norm: nn.Module, before: Mapping[str, Any], trained: list[nn.Parameter]) -> None:
+def put_back(norm: nn.Module, before: Any, trained: list[nn.Parameter]) -> None:
     """Have the framework normalise again, by the norm's own forward if it had one ``before``, and train ``trained``."""
     del norm.forward
-    vars(norm).update(before)
+    if before is not None:
+        norm.forward = before
     for parameter in trained:
         parameter.requires_grad_(True)
 
@@ -334,15 +335,19 @@ class LayerWiring(Layer):
                 if name:
                     self.handles.append(self._module(name).register_forward_hook(Hook(self, leave, kind)))
                     self.leaving.append((self.hooked[name], self.handles[-1].id))
-            for edit, place in INSIDE.items() if self.edits_inside(kind) else ():
-                if name := getattr(sub, place):
-                    edits = Hook(self, LayerWiring.edit_output, kind, edit)
-                    feeds = Hook(self, LayerWiring.feed, kind, place)
-                    self.handles.append(self._module(name).register_forward_hook(edits))
-                    self.handles.append(self._module(name).register_forward_pre_hook(feeds))
-            if sub.inner and self.edits_inside(kind):
-                edits = Hook(self, LayerWiring.edit_inner, kind)
-                self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits))
+            if self.edits_inside(kind):
+                self._hook_inside(kind, sub)
+
+    def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
+        for edit, place in INSIDE.items():
+            if name := getattr(sub, place):
+                edits = Hook(self, LayerWiring.edit_output, kind, edit)
+                feeds = Hook(self, LayerWiring.feed, kind, place)
+                self.handles.append(self._module(name).register_forward_hook(edits))
+                self.handles.append(self._module(name).register_forward_pre_hook(feeds))
+        if sub.inner:
+            edits = Hook(self, LayerWiring.edit_inner, kind)
+            self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits))
 
     def _module(self, name: str) -> nn.Module:
         self.hooked[name] = self.layer.get_submodule(name)
