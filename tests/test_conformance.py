@@ -12,6 +12,7 @@ import pytest
 
 from fairseq_residuals import list_variants
 from fairseq_residuals.__main__ import main
+from fairseq_residuals.wirings.core import registry
 
 numpy_files = pytest.importorskip("safetensors.numpy", reason="the package safetensors is not installed")
 
@@ -85,3 +86,31 @@ def test_every_wiring_has_a_file_or_a_reason(tmp_path: Path, capsys: pytest.Capt
 def test_a_wiring_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", str(tmp_path), "--wirings", "pre_lnn"]) == 1
     assert "did you mean pre_ln?" in capsys.readouterr().err
+
+
+def test_a_wiring_of_ones_own_with_a_number_as_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import torch\n"
+        "from fairseq_residuals import Connection, Variant, register_variant\n"
+        "class One(Connection):\n"
+        "    def __init__(self, site):\n"
+        "        super().__init__(site)\n"
+        "        self.gain = torch.nn.Parameter(torch.tensor(0.5))\n"
+        "    def write(self, s, y):\n"
+        "        return s | {'x': s['x'] + self.gain * y}\n"
+        "@register_variant('one_gain')\n"
+        "class OneGain(Variant):\n"
+        "    title, paper, year, verified, connection = 'One gain', 'Me 2026', 2026, 'nothing', One\n"
+        "    @classmethod\n"
+        "    def equations(cls, o):\n"
+        "        return ('x = x + gain F(x)',)\n"
+    )
+    assert main(["--import", str(mine), "conformance", str(tmp_path), "--wirings", "one_gain"]) == 0
+    kit = numpy_files.load_file(tmp_path / "one_gain.safetensors")
+    x = kit["input"]
+    for i in range(4):
+        for name in ("self_attn", "ffn"):
+            x = x + kit[f"{i}.{name}_connection.gain"] * (x @ kit[f"{i}.{name}.weight"].T)
+    np.testing.assert_allclose(kit["output"], x)

@@ -103,7 +103,7 @@ def record(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     generator = torch.Generator().manual_seed(1)
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     alone = bool(VARIANTS[name].refusal(alone=True, topmost=True)) if name in VARIANTS else False
     pair: dict[str, Any] = {"task": "encoder", "other_depth": DEPTH} if alone else {"task": "language_model"}
