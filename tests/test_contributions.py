@@ -10,8 +10,9 @@ from rotation import rotated
 from tiny import depth_for
 from torch import Tensor
 
-from fairseq_residuals import Contributions, Stack, UserError, build_stack, contributions
+from fairseq_residuals import Connection, Contributions, Site, Stack, UserError, build_stack, contributions
 from fairseq_residuals.lab.look.probes import SUBLAYERS
+from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 SIZES: dict[str, Any] = {"depth": 3, "dim": 16, "heads": 2, "ffn_dim": 32}
@@ -110,6 +111,29 @@ def test_post_ln_is_scaled_by_every_norm_above() -> None:
     torch.testing.assert_close(found.terms, torch.stack([*expected, biases]))
 
 
+class LowRank(Connection):
+    """Add a map of the sum of stream and branch, of two matrices."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.down, self.up = torch.nn.Linear(16, 3, bias=False), torch.nn.Linear(3, 16)
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        x = s["x"] + y
+        return s | {"x": x + self.up(self.down(x))}
+
+
+def test_a_map_of_another_width_is_of_the_terms() -> None:
+    torch.manual_seed(2)
+    stack, x = build_stack(LowRank, **SIZES | {"depth": 1}).double().eval(), embeddings()
+    lower, upper = stack[0].connections()
+    first, second = (torch.eye(16).double() + m.up.weight @ m.down.weight for m in (lower, upper))
+    attention, ffn = sublayer_outputs(stack, x)
+    biases = (second @ lower.up.bias + upper.up.bias).expand_as(x)
+    expected = [x @ first.T @ second.T, attention @ first.T @ second.T, ffn @ second.T, biases]
+    torch.testing.assert_close(contributions(stack, x).terms, torch.stack(expected))
+
+
 def test_layer_scale_at_zero_leaves_the_embedding_alone() -> None:
     found = contributions(build_stack("re_zero", **SIZES).eval(), embeddings().float())
     sizes = found.sizes()
@@ -128,6 +152,8 @@ def test_what_is_not_additive_says_where() -> None:
     assert "DepthwiseLSTMConnection" in refused(moved("depthwise_lstm"), embeddings())
     # its last read gates what it read; as it was recorded, all of the output was one of the biases
     assert "GatedResidual" in refused(moved("gated_residual"), embeddings())
+    # a branch of its own, with an activation inside; its output was one of the biases, too
+    assert "ShortcutConnection makes something else" in refused(moved("scmoe"), embeddings())
     assert "PreLN makes something else" in refused(moved("pre_ln", options={"norm_type": "dyt"}), embeddings())
     assert "call eval() first" in refused(moved("pre_ln").train(), embeddings())
     model: Any = torch.nn.Sequential(moved("pre_ln"))

@@ -201,8 +201,10 @@ class _Replay:
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             return self._norm(module, args[0], result)
         parts = result if isinstance(result, tuple) else (result,)
+        # a linear map may have any width; one number is a weight
+        mapped = is_norm(module) or (isinstance(module, nn.Linear) and module.out_features > 1)
         # what is like the stream may be made of it (GatedRead): if not linearly, the sum misses the output
-        if is_norm(module) or any(isinstance(part, Tensor) and part.shape == self.record.x.shape for part in parts):
+        if mapped or any(isinstance(part, Tensor) and part.shape == self.record.x.shape for part in parts):
             return forward(*args, **kwargs)
         return self._repeated(result)
 
