@@ -65,6 +65,27 @@ def test_the_description_has_every_eps(wiring: str, part: str, eps: float, tmp_p
     assert json.loads((tmp_path / f"{wiring}.json").read_text())["eps"][part] == eps
 
 
+def test_the_description_has_what_the_equations_call_otherwise(tmp_path: Path) -> None:
+    """A port of ZAYA's residual that knows the file of the description alone."""
+    assert main(["conformance", str(tmp_path), "--wirings", "zaya_residual", "transparent_attention"]) == 0
+    kit = numpy_files.load_file(tmp_path / "zaya_residual.safetensors")
+    description = json.loads((tmp_path / "zaya_residual.json").read_text())
+
+    def of(part: str, symbol: str) -> np.ndarray:
+        return kit[f"{part}.{description['symbols'][symbol]}"]
+
+    x = (kit["input"] + of("wiring", "b_0")) * of("wiring", "s_0")
+    for i in range(description["layers"]):
+        for name in ("self_attn", "ffn"):
+            part = f"{i}.{name}_connection"
+            branch = norm(x, kit[f"{part}.norm.weight"], kit[f"{part}.norm.bias"]) @ kit[f"{i}.{name}.weight"].T
+            x = (x + of(part, "b_2")) * of(part, "s_2") + (branch + of(part, "b_1")) * of(part, "s_1")
+    np.testing.assert_allclose(norm(x, kit["wiring.norm.weight"], kit["wiring.norm.bias"]), kit["output"])
+    # on which some equations depend
+    assert description["stack"] == ["decoder", "alone"]
+    assert json.loads((tmp_path / "transparent_attention.json").read_text())["stack"] == ["encoder", "pair"]
+
+
 def test_every_wiring_has_a_file_or_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()

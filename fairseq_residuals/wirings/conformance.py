@@ -131,9 +131,11 @@ def record(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "wiring": name,
         "paper": variant.paper,
         "equations": variant.equations_of(variant.Config()),
+        "symbols": variant.symbols,
         "options": {key: show_value(value) for key, value in vars(variant.Config()).items()},
         "eps": {where: part.eps for where, part in stack.named_modules() if isinstance(getattr(part, "eps", 0), float)},
         "layers": DEPTH,
+        "stack": [stack.shape.stack, "pair" if stack.shape.cross else "alone"],
         "shape": ["positions", "sentences", "channels"],
     }
     return {key: value.detach().clone().contiguous() for key, value in tensors.items()}, description
