@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -102,6 +103,15 @@ def test_heads_of_keys_and_values_are_shared_by_neighbours() -> None:
     whole.load_state_dict(state)
     x, mask = vectors(5, 2), torch.full((5, 5), -torch.inf).triu(1)
     torch.testing.assert_close(shared(x, x, x, attn_mask=mask)[0], whole(x, x, x, attn_mask=mask)[0])
+
+
+def test_a_decoder_with_padding_does_nothing_deprecated() -> None:
+    stack, padding = built("pre_ln")[0], torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = stack(vectors(5, 2), padding_mask=padding)
+    # what is padded on the right, no decoder's word sees
+    torch.testing.assert_close(out[:3], stack(vectors(5, 2)[:3]))
 
 
 def test_the_fused_kernel_computes_what_open_attention_does() -> None:

@@ -189,9 +189,10 @@ class MultiheadAttention(nn.Module):
             self.out_proj.weight,
             self.out_proj.bias,
             training=self.training,
-            key_padding_mask=key_padding_mask,
+            # masks of two types are deprecated
+            key_padding_mask=additive(key_padding_mask, query),
             need_weights=need_weights or need_head_weights,
-            attn_mask=attn_mask,
+            attn_mask=additive(attn_mask, query),
             use_separate_proj_weight=True,
             q_proj_weight=self.q_proj.weight,
             k_proj_weight=self.k_proj.weight,
