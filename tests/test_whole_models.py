@@ -247,3 +247,22 @@ def test_a_loss_needs_a_token_after_the_first(tokens: Tensor) -> None:
 def test_a_beam_needs_an_end() -> None:
     with pytest.raises(UserError, match="beam search needs a token that ends sentences"):
         language_model(end=None).generate(PROMPTS, beam=2)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("kind", [LanguageModel, EncoderDecoder])
+def test_tied_matrices_stay_one_from_meta(kind: Any, assign: bool) -> None:
+    trained = kind("pre_ln", **SIZES)
+    with torch.device("meta"):
+        model = kind("pre_ln", **SIZES)
+    # PyTorch makes or assigns a parameter for each name
+    model = model if assign else model.to_empty(device="cpu")
+    model.load_state_dict({name: value.clone() for name, value in trained.state_dict().items()}, assign=assign)
+    assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
+    inputs = (SOURCE, SOURCE) if kind is EncoderDecoder else (SOURCE,)
+    for each in (trained, model):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        each.loss(*inputs).backward()
+        optimizer.step()
+    for name, value in trained.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)

@@ -76,8 +76,9 @@ class TransformerModel(nn.Module):
         super().__init__()
         self.settings, self.is_of_class = settings, wiring is not None
         self.encoder, self.decoder = build_halves(settings, wiring)
-        for name, original in settings.tied.items():
-            self.get_submodule(name.removesuffix(".weight")).weight = self.get_parameter(original)
+        _tie(self)
+        # what comes from the device meta, or is assigned, is a parameter for each name
+        self.register_load_state_dict_post_hook(_tie)
 
     def save(self, folder: str | Path) -> None:
         """Write settings and weights to a folder, which is made if it is not there.
@@ -374,6 +375,12 @@ class DecoderSteps:
     def reorder(self, rows: Tensor) -> None:
         """Go on with other rows; those of a sentence have one memory."""
         self.cache.reorder(rows)
+
+
+def _tie(model: TransformerModel, _: Any = None) -> None:
+    """Have one parameter for those that are tied."""
+    for name, original in model.settings.tied.items():
+        model.get_submodule(name.removesuffix(".weight")).weight = model.get_parameter(original)
 
 
 def _stack_settings(
