@@ -128,3 +128,28 @@ def test_scores_need_a_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), "--score", *TINY]) == 1
     assert f"--score: {folder} has no test set" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("a b", "", "line 2 of {}/test.src-tgt.tgt.idx is empty"),
+        ("a " * 1024, "a b", "line 2 of {}/test.src-tgt.src.idx has 1025 tokens; fairseq-generate takes 1024"),
+        ("a b", "a " * 1024, "line 2 of {}/test.src-tgt.tgt.idx has 1025 tokens; fairseq-generate takes 1024"),
+        ("", "a " * 1023, ""),
+    ],
+)
+def test_a_pair_that_cannot_be_scored_is_refused_before_training(
+    source: str, target: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would end the comparison after the first run: sacreBLEU and fairseq-generate refuse it."""
+    prefixes: list[str | Path] = []
+    for split, pair in (("train", ("a b", "a b")), ("valid", ("a b", "a b")), ("test", (source, target))):
+        for side, line in zip(("src", "tgt"), pair, strict=True):
+            (tmp_path / f"{split}.{side}").write_text(f"a b\n{line}\n" * 30)
+        prefixes += [f"--{split}pref", tmp_path / split]
+    folder = tmp_path / "data-bin"
+    binarize(folder, ["--source-lang", "src", "--target-lang", "tgt", *prefixes], 1)
+    flags = ["b2t", "--data", str(folder), "--out", str(tmp_path / "out"), "--score", *TINY]
+    assert main(["compare", *flags]) == bool(said)
+    assert said.format(folder) in capsys.readouterr().err

@@ -28,7 +28,7 @@ from fairseq_residuals.lab.compare.cells import (
 from fairseq_residuals.lab.compare.checks import FEW_ROUNDS, ROUNDS, look, seconds_of_a_run
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
-from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
+from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, check_test_set, folder_task, make_copy
 from fairseq_residuals.lab.recipes.compose import key_of
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
@@ -189,6 +189,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     )
     if stated := comparison.stated.intersection(overridden):
         raise UserError(f"--override {min(stated)}: --depth, --dim, --updates, --tokens, --rates and --seeds say this")
+    if args.score and args.data and not task.is_language_model:
+        check_test_set(args.data, comparison.any_job.recipe.measurements["BLEU"][0].flags)
     for entry in entries:
         comparison.job(Cell(entry, 1.0, 1)).check_model()
     name = f"{task.name}-{depth}l-{rung.dim}-{comparison.shared[:6]}"

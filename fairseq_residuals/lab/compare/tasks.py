@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
 
 from fairseq_residuals.lab.data.binarize import binarize
 from fairseq_residuals.lab.data.download import digest_of
@@ -128,6 +131,28 @@ def folder_task(folder: Path) -> Task:
     if "\n\u2581" in f"\n{dictionaries[1]}":
         own += ("recipe.evaluate.flags.post_process=sentencepiece",)
     return Task(name, f"{source} to {target} of {name}", "compare/translation", "s", 6, 1e-3, overrides=own)
+
+
+def check_test_set(data_bin: Path, flags: Mapping[str, Any]) -> None:
+    """Check that every pair of the test set can be scored.
+
+    Args:
+        flags: of fairseq-generate, which has 1,024 positions by default.
+
+    Raises:
+        UserError: a sentence is too long, or a reference is empty.
+    """
+    target = target_file(data_bin, "test")
+    for path in sorted(data_bin.glob("test.*-*.*.idx")):
+        data = load_indexed_dataset(str(path.with_suffix("")))  # which closes its file once it is freed
+        sizes = data.sizes.tolist()
+        side = "target" if path.stem == target.name else "source"
+        most = flags.get(f"max_{side}_positions", 1024)
+        if max(sizes) > most:
+            line = sizes.index(max(sizes)) + 1
+            raise UserError(f"--score: line {line} of {path} has {max(sizes)} tokens; fairseq-generate takes {most}")
+        if side == "target" and min(sizes) == 1:  # the end of the line
+            raise UserError(f"--score: line {sizes.index(1) + 1} of {path} is empty, and BLEU needs words there")
 
 
 def unigram_loss_of(data_bin: Path) -> float:
