@@ -42,6 +42,7 @@ def test_wmt14_en_de(tmp_path: Path) -> None:
     subsets = find_corpus("wmt14_en_de").variants["b2t"].test_sets
     assert list(subsets) == [f"newstest{year}" for year in (2014, 2010, 2011, 2012, 2013, 2015, 2016)]
     assert list(subsets.values()) == ["test", *(f"test{n}" for n in range(1, 7))]
+    assert found.summary["test_sets"] == subsets
     counts = {subset: NEWS[name] for name, subset in subsets.items()}
     check_binarized(found, "en-de", {"train": 127, "valid": 7, **counts})
     for name, subset in subsets.items():

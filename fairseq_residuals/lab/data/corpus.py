@@ -161,6 +161,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
         described = {
             "corpus": corpus.name,
             "variant": chosen,
+            "test_sets": variant.test_sets,
             "key": key,
             "parameters": {step.name: step.parameters for result in results for step in result.chain()},
             **_contents(job.out, [job.out / step.name for step in results]),
