@@ -152,3 +152,17 @@ def ddp_on_cpu(module: types.ModuleType) -> None:
         return original(module, **kwargs)
 
     module.DistributedDataParallel = distributed_data_parallel  # type: ignore[attr-defined]
+
+
+def leave_out_what_fills_up(module: types.ModuleType) -> None:
+    """Count all batches of an epoch's last update (trainer.py:873, :895).
+
+    Without a partner for its last batch, a process gets an empty one. With ``--update-freq`` that made it count none of
+    the update's batches, in the log and in the mean that is the gradient. Fully sharded models need as many passes in
+    each process. Can go when fairseq > 0.12.2 counts batch by batch.
+    """
+
+    @replaces(module.Trainer, "train_step")
+    def train_step(original: Any, self: Any, samples: list[Any], raise_oom: bool = False) -> Any:
+        whole = samples if self.is_fsdp else [sample for sample in samples if sample]
+        return original(self, whole or samples[:1], raise_oom)

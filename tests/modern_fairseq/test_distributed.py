@@ -14,6 +14,7 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from omegaconf import OmegaConf
+from tiny_trainer import SGD, make_trainer, sample, update
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals_errors import UserError
@@ -160,6 +161,17 @@ def test_ddp_gets_no_device_for_a_module_on_cpu(monkeypatch):
     meta = types.SimpleNamespace(parameters=lambda: iter([torch.empty(1, device="meta")]))
     distributed_fairseq_model.DistributedDataParallel(module=meta, device_ids=[0], output_device=0)
     assert seen == {"args": (meta,), "device_ids": [0], "output_device": 0}
+
+
+def test_an_update_counts_its_batches_beside_an_empty_one():
+    alone, filled_up = (make_trainer(*SGD, "--update-freq", "2") for _ in range(2))
+    for trainer in (alone, filled_up):
+        trainer._dummy_batch = sample(2)
+    expected = update(alone, sample(1, sentences=4))
+    found = update(filled_up, sample(1, sentences=4), {})
+    assert found["bsz"] == 4
+    assert (found["loss"], found["gnorm"]) == (expected["loss"], expected["gnorm"])
+    torch.testing.assert_close(filled_up.get_model().state_dict(), alone.get_model().state_dict())
 
 
 TWO_PROCESSES = """
