@@ -99,6 +99,7 @@ _AFTER = {
     "fixes.augmentation:draw_by_example": "fairseq.data.audio.speech_to_text_dataset",
     "fixes.iterators:background_ends_first": "fairseq.data.iterators",
     "fixes.iterators:epochs_as_asked": "fairseq.data.iterators",
+    "fixes.iterators:position_in_batches": "fairseq.data.iterators",
     "fixes.averages:shared_parameters_once": "fairseq.models.ema.ema",
     "fixes.averages:same_updates_when_resumed": "fairseq.models.ema.ema",
     "fixes.tasks:tasks_without_dataclass_in_yaml": "fairseq.tasks",

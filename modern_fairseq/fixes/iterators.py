@@ -10,6 +10,8 @@ from typing import Any
 
 from modern_fairseq.proxies import replaces
 
+_PROCESSES = "num_shards"
+"""Key of an iterator's state: the processes that share each epoch's batches."""
 _stopping = threading.Event()
 _consumers: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
@@ -72,3 +74,21 @@ def epochs_as_asked(module: types.ModuleType) -> None:
         if skips and batches is not None:
             batches.take(offset + len(self.batch_sampler) - 1)
         return batches
+
+
+def position_in_batches(module: types.ModuleType) -> None:
+    """Go on behind the batches that were trained on, also by another number of processes (data/iterators.py:437-477).
+
+    A checkpoint counts those of each process: two processes after one left out as many batches again, and one after two
+    took half of them twice. Can go when fairseq > 0.12.2 counts those of all processes.
+    """
+    iterator = module.EpochBatchIterator
+
+    @replaces(iterator, "state_dict")
+    def state_dict(original: Any, self: Any) -> dict[str, Any]:
+        return {**original(self), _PROCESSES: self.num_shards}
+
+    @replaces(iterator, "load_state_dict")
+    def load_state_dict(original: Any, self: Any, state: dict[str, Any]) -> None:
+        trained_on = state.get("iterations_in_epoch", 0) * state.get(_PROCESSES, self.num_shards)
+        original(self, {**state, "iterations_in_epoch": trained_on // self.num_shards})

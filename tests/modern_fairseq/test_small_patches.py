@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import subprocess
 import sys
@@ -97,7 +98,8 @@ def batches_of(epochs: Any, epoch: int, shuffle: bool, offset: int = 0) -> list[
 
 def epochs_of(**settings: Any) -> Any:
     data = torch.utils.data.TensorDataset(torch.arange(9))
-    return iterators.EpochBatchIterator(data, lambda items: items[0][0], [[i] for i in range(9)], seed=1, **settings)
+    batches = [[i] for i in range(9)]
+    return iterators.EpochBatchIterator(data, lambda items: items[0][0] if items else None, batches, seed=1, **settings)
 
 
 def test_a_resumed_epoch_skips_its_last_batch_alone() -> None:
@@ -105,6 +107,23 @@ def test_a_resumed_epoch_skips_its_last_batch_alone() -> None:
     whole = batches_of(epochs, 1, True)
     assert len(whole) == 8
     assert all(batches_of(epochs, 1, True, offset) == whole[offset:] for offset in range(1, 8))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4), (3, 2)])
+def test_another_number_of_processes_goes_on_behind_what_was_trained_on(before: int, after: int) -> None:
+    """Each process has consumed two batches of one epoch; a batch may come again where numbers do not divide."""
+    order = batches_of(epochs_of(), 1, True)
+    epochs = epochs_of(num_shards=before)
+    batches = epochs.next_epoch_itr()
+    next(batches), next(batches)
+    position = epochs.state_dict()
+    left = []
+    for process in range(after):
+        resumed = epochs_of(num_shards=after, shard_id=process)
+        resumed.load_state_dict(position)
+        left.append(list(resumed.next_epoch_itr()))
+    taken_up = [int(batch) for step in itertools.zip_longest(*left) for batch in step if batch is not None]
+    assert taken_up == order[2 * before // after * after :]
 
 
 def test_shuffling_begins_after_the_curriculum() -> None:
