@@ -166,3 +166,18 @@ def leave_out_what_fills_up(module: types.ModuleType) -> None:
     def train_step(original: Any, self: Any, samples: list[Any], raise_oom: bool = False) -> Any:
         whole = samples if self.is_fsdp else [sample for sample in samples if sample]
         return original(self, whole or samples[:1], raise_oom)
+
+
+def measure_in_one_process(module: types.ModuleType) -> None:
+    """Measure a whole data set where fairseq would start a process for each device (validate.py:147, eval_lm.py:343).
+
+    fairseq-eval-lm printed the perplexity of the first process's share. fairseq-validate ended in a KeyError where a
+    process had no partner for its last batch, and on CPU always.
+    Can go when fairseq > 0.12.2 brings the results together.
+    """
+
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
+        cfg.distributed_training.distributed_world_size = 1
+        main(cfg, **kwargs)
+
+    override(module, "distributed_utils", call_main=call_main)

@@ -23,7 +23,9 @@ def language_model(request):
 
 def test_eval_lm_gives_the_valid_loss_of_training(language_model, data_of, trained):
     folder, run = trained(language_model)
-    loss, perplexity, _ = evaluated(language_model, data_of(language_model), folder / "checkpoint_last.pt")
+    # as many processes as there are GPUs, unless told otherwise
+    flags = ("--distributed-world-size", 2)
+    loss, perplexity, _ = evaluated(language_model, data_of(language_model), folder / "checkpoint_last.pt", *flags)
     logged = run.records("valid")[-1]
     assert logged["valid_num_updates"] == UPDATES
     assert loss == pytest.approx(logged["valid_loss"], abs=0.0015)

@@ -10,9 +10,9 @@ from running import succeed
 from tiny_jobs import UPDATES
 
 
-def validated(job, data, checkpoint):
+def validated(job, data, checkpoint, *more):
     """What fairseq-validate logs about the valid set."""
-    flags = job.use_flags(data, checkpoint)
+    flags = [*job.use_flags(data, checkpoint), *more]
     return succeed("fairseq-validate", *flags, "--valid-subset", "valid", "--log-format", "json").records("valid")[-1]
 
 
@@ -20,7 +20,8 @@ def test_validate_gives_the_loss_that_training_logged(job, data_of, trained):
     folder, run = trained(job)
     logged = run.records("valid")[-1]
     assert logged["valid_num_updates"] == UPDATES
-    found = validated(job, data_of(job), folder / "checkpoint_last.pt")
+    # as many processes as there are GPUs, unless told otherwise
+    found = validated(job, data_of(job), folder / "checkpoint_last.pt", "--distributed-world-size", 2)
     assert found["valid_loss"] == pytest.approx(logged["valid_loss"], abs=0.0015)
     assert found["valid_ppl"] == pytest.approx(logged["valid_ppl"], abs=0.015)
 
