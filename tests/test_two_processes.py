@@ -20,6 +20,7 @@ from tiny import build, perturb
 from tiny_trainer import make_config, sample
 from torch import Tensor, nn
 
+from fairseq_residuals import build_stack
 from tests.rotation import SHAPES_OF_CODE
 
 PROCESSES = 2
@@ -49,6 +50,15 @@ def wrong_gradient(variant: str, rank: int, group: Any, settings: Any) -> str:
     return ""
 
 
+def omegas_of_admin(rank: int, parallel: bool) -> list[float]:
+    """What a stack of the library starts from, whose first batch is this process's."""
+    torch.manual_seed(1)
+    stack = build_stack("admin", depth=2, dim=8, heads=2, ffn_dim=16)
+    run = nn.parallel.DistributedDataParallel(stack) if parallel else stack
+    run(torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(rank)))
+    return [omega.mean().item() for name, omega in stack.named_parameters() if name.endswith("omega")]
+
+
 def process(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     importlib.import_module("torch.distributed.nn")  # as fixes/distributed.py has it, before there is a group
@@ -59,12 +69,13 @@ def process(rank: int, folder: Path) -> None:
             found[variant] = wrong_gradient(variant, rank, dist.group.WORLD, settings)
         except RuntimeError as error:  # in both processes alike
             found[variant] = str(error)
+    found["omegas"] = omegas_of_admin(rank, True)
     (folder / str(rank)).write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("two_processes")
     context = torch.multiprocessing.get_context("fork")
     processes = [context.Process(target=process, args=(rank, folder), daemon=True) for rank in range(PROCESSES)]
@@ -77,5 +88,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("variant", SHAPES_OF_CODE)
-def test_gradients_are_those_of_one_process(variant: str, results: list[dict[str, str]]) -> None:
+def test_gradients_are_those_of_one_process(variant: str, results: list[dict[str, Any]]) -> None:
     assert [found[variant] for found in results] == [""] * PROCESSES
+
+
+def test_admin_starts_from_the_first_process_in_both(results: list[dict[str, Any]]) -> None:
+    assert [found["omegas"] for found in results] == [omegas_of_admin(0, False)] * PROCESSES
+    assert omegas_of_admin(0, False) != omegas_of_admin(1, False)

@@ -23,13 +23,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from fairseq_residuals.wirings.core.base import Stream, SubLayer
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Layer
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.utils.torch_private import is_transforming, not_compiled
+from fairseq_residuals.wirings.utils.torch_private import data_parallel_at_work, is_transforming, not_compiled
 from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 Connections = dict[str, list[dict[str, AdminConnection]]]
@@ -177,4 +177,7 @@ class ProfileFirstBatch:
         self.done = True
         if connections := unprofiled(stack):
             with torch.random.fork_rng():
-                start_from(connections, measure(stack, lambda: stack(*args, **kwargs)))
+                omegas = [measure(stack, lambda: stack(*args, **kwargs))]
+                if parallel := data_parallel_at_work():  # each process has a batch of its own
+                    distributed.broadcast_object_list(omegas, group=parallel.process_group, group_src=0)
+                start_from(connections, omegas[0])

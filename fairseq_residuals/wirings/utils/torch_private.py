@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 NO_HOOKS: dict[int, Any] = {}
@@ -63,6 +64,11 @@ def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tenso
 def is_transforming() -> bool:
     """Return whether a transform of ``torch.func`` (grad, vmap, jvp) is at work; False in code that is compiled."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def data_parallel_at_work() -> DistributedDataParallel | None:
+    """Return the DistributedDataParallel whose forward pass calls this; None outside of one."""
+    return DistributedDataParallel._get_active_ddp_module()
 
 
 # torch.compile
