@@ -46,6 +46,7 @@ _AFTER = {
         "fairseq.data.data_utils fairseq.data.language_pair_dataset fairseq.data.token_block_dataset"
         " fairseq.modules.dynamic_crf_layer"
     ),
+    "compat.numpy_names:whole_sums": "fairseq.data.indexed_dataset",
     "compat.torch_load:safe_load": (
         "fairseq.checkpoint_utils fairseq.data.codedataset fairseq.models.speech_to_text.xm_transformer"
         " fairseq.models.text_to_speech.vocoder fairseq.modules.quantization.pq.em"

@@ -1,11 +1,11 @@
-"""NumPy: names and arguments that 1.24 and 2.x removed."""
+"""NumPy: names and arguments that 1.24 and 2.x removed, and sums that 2.x keeps in 32 bits."""
 
 import types
 from typing import Any
 
 import numpy as np
 
-from modern_fairseq.proxies import ModuleProxy, override
+from modern_fairseq.proxies import ModuleProxy, override, replaces
 
 
 def _percentile(a: Any, q: Any, interpolation: Any) -> Any:
@@ -23,3 +23,16 @@ def removed_aliases(module: types.ModuleType) -> None:
     """
     compat = ModuleProxy(types.ModuleType("numpy.compat"), long=int)
     override(module, "np", int=int, float=float, bool=bool, object=object, compat=compat, percentile=_percentile)
+
+
+def whole_sums(module: types.ModuleType) -> None:
+    """Let a data set that ``--workers`` made together be larger than 2 GiB (data/indexed_dataset.py:415 and :577).
+
+    Its sentences' sizes are of NumPy's int32, and NumPy 2 adds them up in 32 bits: from 2 GiB on the index had negative
+    places, and no training could read it. Can go when fairseq > 0.12.2 adds up Python's integers.
+    """
+
+    @replaces(module.MMapIndexedDatasetBuilder, "finalize")
+    def finalize(original: Any, self: Any, index_file: str) -> None:
+        self._sizes = list(map(int, self._sizes))
+        original(self, index_file)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 from fairseq.modules.dynamic_crf_layer import DynamicCRF
 
 
@@ -31,6 +32,17 @@ def test_block_datasets_of_language_models(mode, blocks):
     sentences = Tokens([3, 4, 2], [5, 2], [6, 2])
     dataset = TokenBlockDataset(sentences, sentences.sizes, block_size=3, pad=1, eos=2, break_mode=mode)
     assert [block.tolist() for block in dataset] == blocks
+
+
+def test_data_sets_of_several_workers_may_have_more_than_2_gib(tmp_path):
+    sizes = [400_000_000, 300_000_000, 5]
+    with MMapIndexedDataset.Index.writer(tmp_path / "part.idx", np.int32) as index:
+        index.write(sizes)
+    (tmp_path / "part.bin").touch()  # its text takes no part in this
+    builder = MMapIndexedDatasetBuilder(tmp_path / "whole.bin", dtype=np.int32)
+    builder.merge_file_(str(tmp_path / "part"))
+    builder.finalize(tmp_path / "whole.idx")
+    assert MMapIndexedDataset.Index(tmp_path / "whole.idx")._pointers.tolist() == [0, 1_600_000_000, 2_800_000_000]
 
 
 def test_sentence_pairs_in_buckets_of_length():
