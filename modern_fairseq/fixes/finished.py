@@ -31,7 +31,8 @@ def train_no_further(module: types.ModuleType) -> None:
         vars(stopping).clear()
         # without updates only parameters were taken over, for a new run
         if extra_state is not None and trainer.get_num_updates() > 0:
-            vars(stopping).update(extra_state.get(PATIENCE, {}))
+            if not cfg.reset_meters:  # which begins the search for the best validation anew (checkpoint_utils.py:257)
+                vars(stopping).update(extra_state.get(PATIENCE, {}))
             if reason := _reason(trainer, epoch_itr, vars(stopping).get("num_runs", 0)):
                 raise _Finished(reason)
         return extra_state, epoch_itr

@@ -75,6 +75,15 @@ def test_fine_tuning_a_finished_model_is_a_new_run(data_of, tmp_path):
     assert updates_of(second) == 3
 
 
+def test_patience_begins_anew_where_the_best_validation_does(data_of, tmp_path):
+    data, first, second = data_of(TRANSLATION), tmp_path / "first", tmp_path / "second"
+    patience = ("--patience", 1, *NEVER_BETTER)
+    train(*TRANSLATION.train_flags(data, first), *FIXED, *patience)
+    anew = ("--restore-file", first / "checkpoint_last.pt", "--reset-dataloader", "--reset-meters")
+    train(*TRANSLATION.train_flags(data, second), *FIXED, *patience, *anew)
+    assert updates_of(second) == updates_of(first) + 2 * EPOCH
+
+
 def test_fairseq_hydra_train_ends_alike_with_status_0(data_of, tmp_path):
     data, folder = data_of(TRANSLATION), tmp_path / "save"
     train(*TRANSLATION.train_flags(data, folder), *FIXED, "--max-update", 2)
