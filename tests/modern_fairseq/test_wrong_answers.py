@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fairseq_cli.eval_lm
 import fairseq_cli.generate
 import fairseq_cli.interactive
 import fairseq_cli.preprocess
@@ -155,6 +156,22 @@ def test_a_shard_that_would_be_everything(trained: tuple[Path, Path]) -> None:
         fairseq_cli.validate.main(args)
     with pytest.raises(UserError, match="--num-shards: each call would take the whole"):
         train(data, "--arch", "transformer", *TINY, "--num-shards", 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (("--distributed-world-size", "2"), "--distributed-world-size: the perplexity of a part"),
+        (("--context-window", "5", "--num-workers", "2"), "--context-window takes batches in turn"),
+        (("--context-window", "5", "--num-shards", "2"), "--context-window takes batches in turn"),
+    ],
+)
+def test_a_perplexity_is_that_of_the_text(asked: tuple[str, ...], sentence: str, trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    flags = [str(data), "--path", str(folder / "lm/checkpoint_last.pt"), "--gen-subset", "train", "--cpu", *asked]
+    args = options.parse_args_and_arch(options.get_eval_lm_parser(), flags)
+    with pytest.raises(UserError, match=sentence):
+        fairseq_cli.eval_lm.main(convert_namespace_to_omegaconf(args))
 
 
 def test_a_bleu_of_tokens_is_not_sacrebleus(trained: tuple[Path, Path]) -> None:
