@@ -106,6 +106,8 @@ _AFTER = {
     "fixes.averages:same_updates_when_resumed": "fairseq.models.ema.ema",
     "fixes.tasks:tasks_without_dataclass_in_yaml": "fairseq.tasks",
     "fixes.tasks:record_languages": "fairseq.tasks",
+    "fixes.tasks:positions_once": "fairseq.tasks.denoising",
+    "fixes.tasks:settings_of_bart": "fairseq.tasks.translation_from_pretrained_bart",
     "fixes.tasks:user_dir_before_compose": "fairseq_cli.hydra_train",
     "compat.scoring:sequences_for_sacrebleu": "fairseq_cli.score",
     "messages.data_sets:whole_files": "fairseq.data.indexed_dataset",

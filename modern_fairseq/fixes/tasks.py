@@ -83,3 +83,23 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
             if name == "common.user_dir" and folder != "null":
                 import_user_module(argparse.Namespace(user_dir=folder.strip("'\"")))
         return original()
+
+
+def positions_once(module: types.ModuleType) -> None:
+    """Let ``--task denoising`` and ``multilingual_denoising`` train a Transformer, such as BART.
+
+    The tasks add ``--max-source-positions`` too (tasks/denoising.py:110), and argparse ended in "conflicting option
+    string". The task's default is taken. Can go when fairseq > 0.12.2 gives the tasks a dataclass.
+    """
+
+    @replaces(module.DenoisingTask, "add_args")
+    def add_args(original: Any, parser: argparse.ArgumentParser) -> None:
+        original(parser.add_argument_group("denoising", conflict_handler="resolve"))
+
+
+def settings_of_bart(module: types.ModuleType) -> None:
+    """Let ``--task translation_from_pretrained_bart`` find its settings (tasks/translation_from_pretrained_bart.py:66).
+
+    It asks for ``args``, which are ``cfg`` since its base has a dataclass. Can go when fairseq > 0.12.2 asks for those.
+    """
+    module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)

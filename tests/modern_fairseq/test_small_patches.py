@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
 import logging
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
-from fairseq import tasks
-from fairseq.data import iterators
+from fairseq import options, tasks
+from fairseq.data import Dictionary, iterators
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 from omegaconf import OmegaConf
@@ -100,6 +101,24 @@ def epochs_of(**settings: Any) -> Any:
     data = torch.utils.data.TensorDataset(torch.arange(9))
     batches = [[i] for i in range(9)]
     return iterators.EpochBatchIterator(data, lambda items: items[0][0] if items else None, batches, seed=1, **settings)
+
+
+@pytest.mark.parametrize("task", ["denoising", "multilingual_denoising"])
+def test_bart_is_trained_to_denoise(task: str) -> None:
+    flags = ["data", "--task", task, "--arch", "bart_base", "--max-source-positions", "7", "--tokens-per-sample", "5"]
+    args = options.parse_args_and_arch(options.get_training_parser(), flags)
+    assert (args.max_source_positions, args.max_target_positions, args.encoder_layers) == (7, 1024, 6)
+
+
+def test_bart_is_fine_tuned_to_translate() -> None:
+    words = Dictionary()
+    task = tasks.TASK_REGISTRY["translation_from_pretrained_bart"]
+    parser = argparse.ArgumentParser()
+    task.add_args(parser)
+    flags = ["folder", "--langs", "de,en", "-s", "de", "-t", "en"]
+    task = task(argparse.Namespace(**vars(parser.parse_args(flags)), dataset_impl="mmap"), words, words)
+    with pytest.raises(FileNotFoundError, match=r"Dataset not found: train \(folder\)"):
+        task.load_dataset("train")
 
 
 def test_a_resumed_epoch_skips_its_last_batch_alone() -> None:
