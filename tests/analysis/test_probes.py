@@ -126,6 +126,13 @@ def test_points_are_named_for_what_they_are() -> None:
     assert pre[-2:] == ["sum FFN", gradients.ABOVE]
 
 
+def test_an_encoder_that_training_froze_at_first_has_gradients() -> None:
+    """Those of the same model without the flag."""
+    flags = (*TINY, "--task", "speech_to_text", "--conv-channels", "8")
+    frozen, free = (subject("b2t", *flags, *more) for more in (("--encoder-freezing-updates", "5"), ()))
+    assert gradients.parameter_gradients(frozen) == gradients.parameter_gradients(free)
+
+
 @pytest.mark.parametrize(("variant", "task"), PLACES + LISTS)
 def test_every_variant_and_every_task(variant: str, task: str) -> None:
     analysed = subject(variant, *TINY, "--task", task, *(["--conv-channels", "8"] if task == "speech_to_text" else []))

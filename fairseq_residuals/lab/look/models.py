@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,7 +15,6 @@ from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from omegaconf import DictConfig, open_dict
-from torch import nn
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
@@ -29,7 +29,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
 
-Built = tuple[nn.Module, Namespace, Any]
+Built = tuple[Any, Namespace, Any]
 """A model in evaluation mode, its complete settings, and its task."""
 
 
@@ -116,6 +116,8 @@ def make_subject(built: Built, args: Namespace, device: torch.device) -> ModelAn
     model, settings, task = built
     for stack in stacks(model):
         stack.run_plainly()
+    # the encoder of speech is not frozen: --encoder-freezing-updates is for the first updates of training
+    model.set_num_updates(sys.maxsize)
     model = model.to(device)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, torch.float32)
     admin_measurement.profile(model, partial(batch.loss, model))
