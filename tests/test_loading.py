@@ -30,6 +30,18 @@ def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Path
         build("speech", "layernorm_scaling", "--load-pretrained-encoder-from", str(path))
 
 
+@pytest.mark.parametrize("other", ("--activation-fn=gelu", "--encoder-attention-heads=1", "--no-scale-embedding"))
+def test_a_pretrained_encoder_that_would_compute_otherwise_is_refused(tmp_path: Path, other: str) -> None:
+    """Names and shapes of its parameters do not tell; what is the decoder's alone may differ."""
+    path = tmp_path / "encoder.pt"
+    write(path, build("speech", "pre_ln"), "s2t_transformer_pre_ln")
+    pretrained = ("--load-pretrained-encoder-from", str(path))
+    build("speech", "pre_ln", *pretrained, "--decoder-attention-heads=1", "--share-decoder-input-output-embed")
+    setting = other.strip("-").partition("=")[0].replace("-", "_")
+    with pytest.raises(UserError, match=rf"the encoder of .* was trained with {setting} "):
+        build("speech", "pre_ln", *pretrained, other)
+
+
 def test_an_encoder_of_fairseqs_own_is_pre_ln(tmp_path):
     donor, path = build("speech", "pre_ln"), tmp_path / "encoder.pt"
     write(path, donor, "s2t_transformer")

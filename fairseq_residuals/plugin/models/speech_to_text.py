@@ -10,13 +10,14 @@ from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of_any
+from fairseq_residuals.plugin.checkpoints.fairseq_config import computed_otherwise, flat_settings, wiring_of_any
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
 from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
 FROM_THE_TASK = ("max_source_positions", "max_target_positions")
+COMPUTING_AN_ENCODER = ("activation_fn", "encoder_attention_heads", "no_scale_embedding")
 
 
 def _add_flags(parser: Any) -> None:
@@ -89,12 +90,15 @@ class ResidualS2TTransformer(S2TTransformerModel):
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
             state = checkpoint_utils.load_checkpoint_to_cpu(pretrained)
-            encoders = {"decoder_residual": None, "decoder_normalize_before": None}
-            then = wiring_of_any(flat_settings(state) | encoders)
+            before = flat_settings(state)
+            then = wiring_of_any(before | {"decoder_residual": None, "decoder_normalize_before": None})
+            differing = computed_otherwise(before, {key: getattr(stock, key) for key in COMPUTING_AN_ENCODER})
             if then not in ("", wirings["encoder"].computes):
+                differing = "the wiring", then, wirings["encoder"].computes
+            if differing is not None:
                 raise UserError(
-                    f"--load-pretrained-encoder-from: the encoder of {pretrained} was trained with the wiring"
-                    f" {then}, and this is {wirings['encoder'].computes}"
+                    f"--load-pretrained-encoder-from: the encoder of {pretrained} was trained with {differing[0]}"
+                    f" {differing[1]}, and this is {differing[2]}"
                 )
             own = {
                 name.removeprefix("encoder."): value
