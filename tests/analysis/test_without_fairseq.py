@@ -120,7 +120,7 @@ def test_explain(file: Path, tmp_path: Path) -> None:
         (["gradients", "--checkpoint", "b2t.pt"], "fairseq is not installed"),
         (["gradients", "--variants", "b2t", "--residual-args", "x=1"], "--residual-args is no flag of this command"),
         (["gradients", "--vocabulary", "4"], "--vocabulary must be at least 5"),
-        (["gradients", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),
+        (["gradients", "--task", "speech_to_text"], "--task speech_to_text has models of fairseq alone"),
         (["gradients", "--python", "none.py"], "there is no file none.py"),
         (["change", "--python", "a.py", "--ffn-dim", "8"], "--ffn-dim has no meaning for --python"),
         (["change", "--python", "a.py", "--dropout", "0.1"], "--dropout has no meaning for --python"),
@@ -128,7 +128,7 @@ def test_explain(file: Path, tmp_path: Path) -> None:
         (["change", "--python", "a.py", "--seed", "2"], "--seed has no meaning for --python"),
         (["explain", "b3t"], "unknown wiring 'b3t'"),
         (["explain", "b2t", "--layers", "1-2-3"], "--layers must be a number such as 18"),
-        (["explain", "b2t", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),
+        (["explain", "b2t", "--task", "speech_to_text"], "--task speech_to_text has models of fairseq alone"),
     ],
 )
 def test_mistakes(

@@ -176,7 +176,7 @@ def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
         UserError: there is no such wiring, or flags that need fairseq.
     """
     if args.task == "speech_to_text":
-        raise UserError("--task speech_to_text needs fairseq; its stacks are wired as those of translation")
+        raise UserError("--task speech_to_text has models of fairseq alone; stacks of translation are wired alike")
     if args.further:
         raise UserError(
             f"{args.further[0]} is no flag of this command; models of fairseq may have it, which is missing"
