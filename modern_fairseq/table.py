@@ -116,7 +116,7 @@ _AFTER = {
     "messages.wrong_answers:check_generation": (
         "fairseq_cli.generate fairseq_cli.interactive fairseq_cli.validate fairseq_cli.train"
     ),
-    "messages.wrong_answers:whole_texts": "fairseq_cli.eval_lm",
+    "messages.wrong_answers:context_is_the_text_before": "fairseq_cli.eval_lm",
     "messages.wrong_answers:lines_to_score": "fairseq_cli.score",
     "messages.wrong_answers:keys_at_the_top": "fairseq_cli.hydra_train",
     "messages.wrong_answers:plugin_in_checkout": "fairseq.utils",

@@ -39,18 +39,15 @@ def check_generation(module: types.ModuleType) -> None:
         return original(cfg, *args, **kwargs)
 
 
-def whole_texts(module: types.ModuleType) -> None:
-    """Refuse fairseq-eval-lm what gives the perplexity of another text.
+def context_is_the_text_before(module: types.ModuleType) -> None:
+    """Refuse a context window to fairseq-eval-lm where the batch before is not the text before.
 
-    Several processes share the text out, and that of the first one's part is printed (eval_lm.py:302). The context of
-    ``--context-window`` is the batch before, of the same process (data/lm_context_window_dataset.py:76).
-    Can go when fairseq > 0.12.2 adds up what its processes found, and reads the context from the text.
+    The context of ``--context-window`` is the batch before, of the same process (data/lm_context_window_dataset.py:76).
+    Can go when fairseq > 0.12.2 reads the context from the text.
     """
 
     @replaces(module, "main")
     def main(original: Any, cfg: Any, **kwargs: Any) -> Any:
-        if cfg.distributed_training.distributed_world_size > cfg.common.model_parallel_size:
-            raise UserError("--distributed-world-size: the perplexity of a part of the text would be printed")
         if cfg.eval_lm.context_window > 0 and max(cfg.dataset.num_workers, cfg.dataset.num_shards) > 1:
             raise UserError("--context-window takes batches in turn: give --num-workers 1 and no --num-shards")
         return original(cfg, **kwargs)
