@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from analysed_models import TINY, corpus, subject, subjects
+from analysed_models import TINY, arguments, corpus, subject, subjects
 from tiny import depth_for, perturb
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.look import change, gradients, similarity
+from fairseq_residuals.lab.look import batches, change, gradients, models, similarity
 from fairseq_residuals.lab.look.gradients import PointInLayer
 from fairseq_residuals.lab.look.probes import Event, ModelAndLoss, run_forward, stacks, watch
 from fairseq_residuals.lab.look.subjects import PREFIXES
@@ -124,6 +124,14 @@ def test_points_are_named_for_what_they_are() -> None:
     pre = [p.point for p in gradients.parts(subject("pre_ln")) if (p.stack, p.layer) == ("decoder", 3)]
     assert pre[:4] == ["layer input", "norm self-attention", "self-attention", "sum self-attention"]
     assert pre[-2:] == ["sum FFN", gradients.ABOVE]
+
+
+def test_a_batch_of_sound_has_the_features_of_all_channels() -> None:
+    """Kaldi's energies and their differences, say: a model is built for the product of the two settings."""
+    args = arguments(*TINY, "--task", "speech_to_text", "--conv-channels", "8")
+    model, settings, task = models.build("pre_ln", args)
+    settings.input_feat_per_channel, settings.input_channels = 40, 2
+    assert model(**batches.make_up(args, settings, task, model).sample["net_input"])[0].isfinite().all()
 
 
 def test_an_encoder_that_training_froze_at_first_has_gradients() -> None:

@@ -64,7 +64,8 @@ def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batc
         inputs = {"src_tokens": previous, "src_lengths": lengths}
     elif getattr(settings, "input_feat_per_channel", None):
         frames = FRAMES_PER_POSITION * lengths
-        features = torch.randn(args.sentences, int(frames[0]), settings.input_feat_per_channel, generator=generator)
+        width = settings.input_feat_per_channel * settings.input_channels
+        features = torch.randn(args.sentences, int(frames[0]), width, generator=generator)
         inputs = {"src_tokens": features, "src_lengths": frames, "prev_output_tokens": previous}
     else:
         source = _tokens(shape, task.source_dictionary, generator)
