@@ -79,10 +79,8 @@ class ResidualS2TTransformer(S2TTransformerModel):
             if getattr(stock, key, None) is None:
                 setattr(stock, key, getattr(task.args, key))
         # loaded below, into the wired stack whose norms it may hold
-        pretrained, stock.load_pretrained_encoder_from = (
-            getattr(stock, "load_pretrained_encoder_from", None),
-            None,
-        )
+        pretrained = getattr(stock, "load_pretrained_encoder_from", None)
+        stock.load_pretrained_encoder_from = None
         model = super().build_model(stock, task)
         wire_model(model, args, wirings)
         model.encoder.subsample.register_forward_pre_hook(_in_its_precision)
@@ -100,12 +98,8 @@ class ResidualS2TTransformer(S2TTransformerModel):
                     f"--load-pretrained-encoder-from: the encoder of {pretrained} was trained with {differing[0]}"
                     f" {differing[1]}, and this is {differing[2]}"
                 )
-            own = {
-                name.removeprefix("encoder."): value
-                for name, value in state["model"].items()
-                if name.startswith("encoder.")
-            }
-            model.encoder.load_state_dict(own)
+            names = [name for name in state["model"] if name.startswith("encoder.")]
+            model.encoder.load_state_dict({name.removeprefix("encoder."): state["model"][name] for name in names})
             forget_files(args, "load_pretrained_encoder_from")
         return model
 
