@@ -100,6 +100,7 @@ _AFTER = {
     "fixes.nan_detector:search_to_the_end": "fairseq.nan_detector",
     "fixes.augmentation:draw_by_example": "fairseq.data.audio.speech_to_text_dataset",
     "fixes.iterators:background_ends_first": "fairseq.data.iterators",
+    "fixes.iterators:epochs_in_processes": "fairseq.data.iterators",
     "fixes.iterators:epochs_as_asked": "fairseq.data.iterators",
     "fixes.iterators:position_in_batches": "fairseq.data.iterators",
     "fixes.averages:shared_parameters_once": "fairseq.models.ema.ema",

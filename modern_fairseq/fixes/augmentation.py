@@ -8,8 +8,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 _ONE_AT_A_TIME = threading.Lock()
 """fairseq loads ahead for training and for validation in two threads, and both draw from NumPy's global state.
 
@@ -38,9 +36,7 @@ def draw_by_example(module: types.ModuleType) -> None:
         whole = original_from_tsv(cls, *args, **kwargs)
         arguments = signature.bind(cls, *args, **kwargs).arguments
         for part in _parts(whole):
-            part.seed = arguments["seed"]
-            # in memory that is shared with the processes that load data, which live through all epochs
-            part.epoch = torch.tensor(arguments["epoch"]).share_memory_()
+            part.seed, part.epoch = arguments["seed"], arguments["epoch"]
         return whole
 
     @functools.wraps(original_getitem)
@@ -48,12 +44,11 @@ def draw_by_example(module: types.ModuleType) -> None:
         with _ONE_AT_A_TIME:
             if not hasattr(self, "seed"):  # not from a manifest
                 return original_getitem(self, index)
-            with module.fairseq_data_utils.numpy_seed(self.seed, int(self.epoch), int(index)):
+            with module.fairseq_data_utils.numpy_seed(self.seed, self.epoch, int(index)):
                 return original_getitem(self, index)
 
     def set_epoch(self: Any, epoch: int) -> None:
-        if hasattr(self, "seed"):
-            self.epoch.fill_(epoch)
+        self.epoch = epoch
 
     creator.from_tsv = classmethod(from_tsv)
     dataset.__getitem__, dataset.set_epoch = getitem, set_epoch

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
 from modern_fairseq.proxies import replaces
 
 _PROCESSES = "num_shards"
@@ -50,6 +52,43 @@ def background_ends_first(module: types.ModuleType) -> None:
 
     module.BackgroundConsumer = BackgroundConsumer  # type: ignore[attr-defined]
     atexit.register(_stop)
+
+
+class _Copied(torch.utils.data.Dataset):
+    """A data set of which the copies in other processes learn the epoch too."""
+
+    def __init__(self, data: Any) -> None:
+        self.data, self.known, self.shared = data, 0, torch.tensor(0).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.shared.fill_(epoch)
+        self.known = epoch
+        self.data.set_epoch(epoch)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.known != int(self.shared):
+            self.set_epoch(int(self.shared))
+        return self.data[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a copy that is being unpickled has no data yet
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+
+def epochs_in_processes(module: types.ModuleType) -> None:
+    """Tell the processes that load data which epoch it is (data/iterators.py:506).
+
+    They live through all epochs, with a copy of the data set that knew the first one alone: with ``--num-workers`` 1,
+    the default, RoBERTa's masks were the same in all epochs, unless a run was resumed. Can go when fairseq > 0.12.2
+    tells them.
+    """
+
+    @replaces(module.EpochBatchIterator, "__init__")
+    def __init__(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, dataset, *args, **kwargs)
+        if hasattr(dataset, "set_epoch"):
+            self.dataset = _Copied(dataset)
 
 
 def epochs_as_asked(module: types.ModuleType) -> None:

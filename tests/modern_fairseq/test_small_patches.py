@@ -15,7 +15,7 @@ import pytest
 import sacrebleu
 import torch
 from fairseq import options, tasks
-from fairseq.data import Dictionary, iterators
+from fairseq.data import Dictionary, FairseqDataset, iterators
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 from omegaconf import OmegaConf
@@ -149,6 +149,27 @@ def test_shuffling_begins_after_the_curriculum() -> None:
     epochs = epochs_of(reuse_dataloader=True)
     assert batches_of(epochs, 1, False) == [*range(9)]
     assert batches_of(epochs, 2, True) == batches_of(epochs_of(), 2, True) != [*range(9)]
+
+
+class Epochs(FairseqDataset):
+    """One item: the epoch."""
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+    def __len__(self) -> int:
+        return 1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_processes_that_load_data_know_the_epoch(workers: int) -> None:
+    epochs = iterators.EpochBatchIterator(
+        Epochs(), lambda items: items[0], [[0]], num_workers=workers, reuse_dataloader=True
+    )
+    assert [next(epochs.next_epoch_itr()) for _ in range(3)] == [1, 2, 3]
 
 
 def test_shared_parameters_are_averaged_once() -> None:
