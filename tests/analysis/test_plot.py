@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,3 +52,16 @@ def test_contributions() -> None:
 def test_something_else_is_refused(result: Any) -> None:
     with pytest.raises(UserError, match="plot draws Contributions, numbers for each layer or matrices"):
         plot(result)
+
+
+def test_the_first_picture_on_a_machine_prints_nothing(tmp_path: Path) -> None:
+    """Where logging is set up as fairseq does it: matplotlib lists the fonts when it is imported."""
+    program = """
+import logging
+logging.basicConfig(level="INFO")
+from fairseq_residuals.lab.look.plots import new_figure
+new_figure()
+"""
+    environment = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, b"") and list(tmp_path.glob("fontlist*"))

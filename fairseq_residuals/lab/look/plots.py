@@ -7,6 +7,7 @@ same style in all of them.
 from __future__ import annotations
 
 import io
+import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -82,6 +83,8 @@ def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: f
     Args:
         kwargs: of ``Figure.subplots``, such as ``sharey=True``.
     """
+    # its first import on a machine tells of fonts
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
     from matplotlib.figure import Figure  # half a second, which commands without a picture need not wait
 
     figure = Figure(figsize=(width, height), dpi=300, layout="constrained")
