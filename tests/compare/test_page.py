@@ -7,10 +7,12 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import test_schedule
+from matplotlib.text import Text
 from PIL import Image
 
 from fairseq_residuals.lab.compare import pictures, report
@@ -69,6 +71,19 @@ def test_long_names_are_folded() -> None:
     titles = [panel.get_title() for panel in pictures.rates(findings, 4.0).axes]
     (label,) = (text.get_text() for text in pictures.forest(findings).axes[0].get_yticklabels())
     assert titles[1] == label and label.replace("\n", "") == name and max(map(len, label.split("\n"))) <= 24
+
+
+def test_labels_of_equal_entries_stay_apart() -> None:
+    """At the ends of curves and beside costs; and each column of panels has its rates below it."""
+    plan = Plan([Entry(f"pre_ln/norm_eps=0.{i}", "pre_ln", "") for i in range(5)], (0.001,), False, 2, 2)
+    results = [replace(result(entry, seed), curve="100:3 200:2") for entry in plan.entries for seed in (1, 2)]
+    findings = Findings(plan, results, {entry.name: START for entry in plan.entries})
+    for figure in (pictures.costs(findings), pictures.curves(findings, 4.0)):
+        figure.draw_without_rendering()
+        boxes = [Text.get_window_extent(label) for label in figure.axes[0].texts]  # without the line to the point
+        assert len(boxes) >= 5 and not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    shown = [panel.xaxis.get_tick_params()["labelbottom"] for panel in pictures.rates(findings, 4.0).axes[:5]]
+    assert shown == [False, True, True, True, True]
 
 
 def test_a_browser_shows_all_of_the_report(browser: Browser, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from fairseq_residuals.lab.compare.schedule import Grid, mean_loss, rate_losses
@@ -62,7 +63,8 @@ def rates(findings: Findings, unigram: float) -> Any:
             panel.set_yscale("log", base=2)
             panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xticks(tried, [f"{lr:g}" for lr in tried], rotation=60)
-        last_row, first_column = number // columns == rows - 1, number % columns == 0
+        last_row, first_column = number + columns >= len(entries), number % columns == 0
+        panel.tick_params(labelbottom=last_row)
         plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", _folded(entry.name))
     if rows > 1:
         figure.supylabel(LOSS, fontsize=8)
@@ -72,29 +74,16 @@ def rates(findings: Findings, unigram: float) -> Any:
 def curves(findings: Findings, unigram: float) -> Any:
     """Draw each entry's validation loss over updates at its best rate, first seed, labelled at its end."""
     figure, ((axes,),) = plots.new_figure(width=plots.PAGE, height=3.2)
-    ends = [("unigram", unigram, "0.4")]
+    ends = []
     last = 1
     drawn = [(entry, found[0]) for entry, found in findings.chosen.items() if found and found[0].points]
     for (entry, result), line in zip(drawn, plots.line_styles(entry.residual for entry, _ in drawn), strict=True):
         points = [(x, y) for x, y in result.points if math.isfinite(y)]
         axes.plot(*zip(*points, strict=True), **line)
         last = max(last, points[-1][0])
-        ends.append((entry.name, points[-1][1], line["color"]))
+        ends.append((entry.name, *points[-1], line["color"]))
     axes.plot((0, last), (unigram, unigram), color="0.4", linewidth=0.8, linestyle=":")
-    low, high = axes.get_ylim()
-    at = -math.inf
-    for name, y, colour in sorted(ends, key=lambda end: end[1]):  # labels that would overlap move up
-        at = max(y, at + 0.055 * (high - low))
-        axes.annotate(
-            name,
-            (last, y),
-            xytext=(1.04 * last, at),
-            fontsize=7,
-            color=colour,
-            va="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0},
-        )
+    _label(axes, [*ends, ("unigram", last, unigram, "0.4")])
     axes.set_xlim(0, 1.3 * last)
     plots.finish(axes, "updates", LOSS)
     return figure
@@ -125,17 +114,36 @@ def costs(findings: Findings) -> Any:
     """Draw each entry's difference over what an update takes, as a multiple of the baseline's."""
     figure, ((axes,),) = plots.new_figure(width=plots.PAGE, height=2.6)
     axes.axhline(0, color="0.4", linewidth=0.8)
+    points = [(findings.plan.baseline.name, 1.0, 0.0, "0.4")]
     for entry, verdict in zip(findings.plan.entries[1:], findings.at_updates, strict=True):
-        if verdict.difference is None:
-            continue
-        cost = findings.cost(entry)
-        axes.plot(cost, verdict.difference, "o", color="black", markersize=3)
-        axes.annotate(entry.name, (cost, verdict.difference), xytext=(4, 3), textcoords="offset points", fontsize=7)
+        if verdict.difference is not None:
+            points.append((entry.name, findings.cost(entry), verdict.difference, "black"))
+            axes.plot(*points[-1][1:3], "o", color="black", markersize=3)
     axes.plot(1, 0, "D", color="0.4", markersize=4)
-    axes.annotate(findings.plan.baseline.name, (1, 0), xytext=(4, -9), textcoords="offset points", fontsize=7)
     axes.margins(0.15)
+    _label(axes, points)
     plots.finish(axes, f"seconds of a pass, as a multiple of {findings.plan.baseline.name}'s", "difference (bits)")
     return figure
+
+
+def _label(axes: Any, points: Iterable[tuple[str, float, float, str]]) -> None:
+    """Write names at the right of points (name, x, y, colour); one that would overlap another moves up."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    placed: list[tuple[float, float]] = []
+    for name, x, y, colour in sorted(points, key=lambda point: point[2]):
+        taken = [at for beside, at in placed if abs(beside - x) < 0.25 * (right - left)]
+        at = max([y + 0.02 * (high - low), *(other + 0.07 * (high - low) for other in taken)])
+        placed.append((x, at))
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(x + 0.03 * (right - left), at),
+            fontsize=7,
+            color=colour,
+            va="bottom",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "relpos": (0, 0)},
+        )
 
 
 def _folded(name: str) -> str:
