@@ -170,10 +170,26 @@ def test_a_scheme_has_every_sublayer_stream_and_the_gradients_way(name: str) -> 
 def test_schemes_tell_wirings_of_several_streams_apart() -> None:
     parents, results = facts.family(), facts.read_results()
     hyper, manifold = (facts.page(name, results, parents)["schemes"] for name in ("hyper_connections", "mhc"))
-    ((_, hyper),), ((_, manifold),) = hyper, manifold
+    ((_, hyper, _),), ((_, manifold, _),) = hyper, manifold
     hyper, manifold = ([box.name for box in scheme.boxes] for scheme in (hyper, manifold))
     assert "tanh" in str(hyper) and "sinkhorn" not in str(hyper) and "sinkhorn" in str(manifold)
     assert hyper.count("mix") == 2  # one for each sub-layer
+
+
+@pytest.mark.parametrize(
+    ("name", "passed", "code"),
+    [
+        ("mix_ln", [2, 0], "PostLNConnection(site) if site.layer < post"),
+        ("scmoe", [0, 0], "shortcut_out"),
+        ("dense_former", [0, 0], "self.weights"),
+        ("dlcl_pre", [0], "def after_layer"),
+    ],
+)
+def test_a_page_has_what_sets_a_wiring_apart(name: str, passed: list[int], code: str) -> None:
+    """The lowest quarter of Mix-LN is Post-LN, with two norms; these four have connections of Pre-LN, too."""
+    found = facts.page(name, facts.read_results(), facts.family())
+    assert [norms for _, _, norms in found["schemes"]] == passed
+    assert "class PreLNConnection" in found["listing"] and code in found["listing"]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +248,7 @@ def test_what_only_a_comparison_trained_is_called_trained() -> None:
 
 def test_layers_of_different_structure_are_drawn() -> None:
     """U-net skips are in the upper half only."""
-    assert [number for number, _ in facts.traced("unet_skip")[1]] == [2, 4]
+    assert [number for number, _ in facts.traced("unet_skip")[1]] == [2, 5]
     assert [number for number, _ in facts.traced("pre_ln")[1]] == [2]
 
 

@@ -22,13 +22,13 @@ from fairseq_residuals.lab.look.scheme import module_names, scheme_of
 from fairseq_residuals.lab.look.trace import Graph, trace_layers
 from fairseq_residuals.lab.utils.checkout import RESULTS
 from fairseq_residuals.wirings.build import build_stack
-from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.base import Connection, Variant
 from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 from fairseq_residuals.wirings.core.stack import Stack
 
-DEPTH = 6
-"""Layers of the stacks whose layers are drawn."""
+DEPTH = 8
+"""Layers of the stacks whose layers are drawn; of Mix-LN, Post-LN and Pre-LN ones above the first."""
 MOST_SCHEMES = 3
 VARIANTS_MODULES = "fairseq_residuals.wirings.variants."
 FAMILY = Path(__file__).with_name("family.csv")
@@ -122,12 +122,14 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         **{field: getattr(variant, field) for field in AS_REGISTERED},
         "sentence": first.replace("\n", " "),
         "description": [p for p in paragraphs if not re.search("[─│►]", p) and p != "::"],
-        "schemes": [(f"Layer {n} of {DEPTH}, {where}", scheme_of(graph, names)) for n, graph in layers],
+        "schemes": [
+            (f"Layer {n} of {DEPTH}, {where}", scheme_of(graph, names), graph.crossed("norm")) for n, graph in layers
+        ],
         "passes": layers[0][1].crossed("norm"),
         "streams": len({n.label for n in layers[0][1].nodes if n.kind == "in"}),
         "equations": list(equations),
         "symbols": {k: v for k, v in variant.symbols.items() if re.search(rf"\b{k}\b", " ".join(equations))},
-        "listing": _listing(stack[1].self_attn_connection, module.__name__),
+        "listing": _listing(stack, module.__name__),
         "module_source": inspect.getsource(module),
         "module": module.__name__,
         "own": own_options(variant),
@@ -143,11 +145,17 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
     }
 
 
-def _listing(connection: Any, module: str) -> str:
-    """Return the class of a connection, those of papers that it derives from, and what is in it of the own module."""
-    derived = [c for c in type(connection).__mro__ if c.__module__.startswith(VARIANTS_MODULES)]
-    inside = [type(part) for part in connection.modules()]
-    classes = dict.fromkeys([type(connection), *derived, *(c for c in inside if c.__module__ == module)])
+def _listing(stack: Stack, module: str) -> str:
+    """Return the classes of connections, those of papers that they derive from, and what is in them of the own module.
+
+    Where none is of the own module, what the wiring does is in its own class.
+    """
+    connections = [part for part in stack.modules() if isinstance(part, Connection)]
+    derived = [c for own in connections for c in type(own).__mro__ if c.__module__.startswith(VARIANTS_MODULES)]
+    inside = [type(part) for own in connections for part in own.modules() if type(part).__module__ == module]
+    classes = dict.fromkeys([*derived, *inside])
+    if module not in {c.__module__ for c in classes}:
+        classes[type(stack.wiring)] = None
     return "\n\n".join(map(inspect.getsource, classes))
 
 
