@@ -12,6 +12,7 @@ import pytest
 from browser import Browser
 
 from fairseq_residuals.lab import site
+from fairseq_residuals.lab.look.list_wirings import EQUATIONS, SENTENCES
 from fairseq_residuals.lab.look.scheme import scheme_of
 from fairseq_residuals.lab.site import facts
 from fairseq_residuals.wirings.core.errors import UserError
@@ -244,6 +245,23 @@ def test_what_only_a_comparison_trained_is_called_trained() -> None:
     results, family = facts.read_results(), facts.family()
     assert all(row["row"] != "mudd" for row in results["rates"]) and facts.page("mudd", results, family)["trained"]
     assert not facts.page("backout", results, family)["trained"]
+
+
+def test_citations_and_marks_of_evidence_say_what_the_registry_says() -> None:
+    """An author is a name, a team's in braces; what is marked as compared is what the list says of the wiring."""
+    results, parents = facts.read_results(), facts.family()
+    for name in VARIANTS:
+        page = facts.page(name, results, parents)
+        title, author = re.findall(r"^  (?:title|author) = \{(.*)\},$", page["bibtex"], re.MULTILINE)
+        assert re.fullmatch(r"\{[\w ]+\}|[\w ]+ and [\w ]+", author) and not re.search(r"\d{4}", author), author
+        assert not title.startswith(("of ", "after ")) and "; " not in title, title
+        marks = [mark for mark, compared in page["compared"].items() if compared]
+        assert marks[:2] == ([] if page["evidence"] == EQUATIONS else ["activations", "gradients"]), name
+        assert ("generated sentences" in marks) == (page["evidence"] == SENTENCES), name
+    assert facts.page("depthwise_lstm", results, parents)["evidence"] == EQUATIONS  # no code was published
+    assert "Yang and Gao" in facts.bibtex(VARIANTS["mhc_lite"]) and "{{Kimi Team}}" in facts.bibtex(
+        VARIANTS["attention_residuals"]
+    )
 
 
 def test_layers_of_different_structure_are_drawn() -> None:

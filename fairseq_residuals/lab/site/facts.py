@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fairseq_residuals.lab.look.list_wirings import evidence, own_options
+from fairseq_residuals.lab.look.list_wirings import EQUATIONS, evidence, own_options
 from fairseq_residuals.lab.look.scheme import module_names, scheme_of
 from fairseq_residuals.lab.look.trace import Graph, trace_layers
 from fairseq_residuals.lab.utils.checkout import RESULTS
@@ -117,6 +117,7 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
     stack, layers = traced(name)
     names = module_names(variant, stack)
     equations = variant.equations_of(variant.Config())
+    compared = variant.verified.partition(";")[0] if evidence(variant) != EQUATIONS else ""
     where = "decoder alone" if stack.shape.stack == "decoder" else "encoder"
     return {
         **{field: getattr(variant, field) for field in AS_REGISTERED},
@@ -137,7 +138,7 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "parameters": parameters(name) - parameters("post_ln"),
         "language_model": stack.shape.stack == "decoder",
         "evidence": evidence(variant),
-        "compared": {label: word in variant.verified.partition(";")[0] for word, label in COMPARED.items()},
+        "compared": {label: word in compared for word, label in COMPARED.items()},
         "came_from": parents[name],
         "led_to": [child for child, above in parents.items() if name in above],
         "bibtex": bibtex(variant),
@@ -163,8 +164,9 @@ def bibtex(variant: type[Variant]) -> str:
     """Return an entry with what the registry knows of a paper."""
     author, _, work = variant.paper.partition(", ")
     people = author.removesuffix(f" {variant.year}").replace(" et al.", " and others")
+    named = people if " and " in people else f"{{{people}}}"  # a team has no first name
     key = re.sub(r"\W", "", people.split()[0]).lower() + f"{variant.year}{variant.name}"
-    fields = f"  title = {{{work or variant.title}}},\n  author = {{{people}}},\n  year = {{{variant.year}}},"
+    fields = f"  title = {{{work or variant.title}}},\n  author = {{{named}}},\n  year = {{{variant.year}}},"
     return f"@misc{{{key},\n{fields}\n}}"
 
 

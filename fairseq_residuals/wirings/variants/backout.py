@@ -27,7 +27,7 @@ from fairseq_residuals.wirings.variants.unet_skip import LongSkips, middle_optio
 @register_variant("backout")
 class Backout(LongSkips):
     title = "Backout"
-    paper = "Jordan et al. 2025, modded-nanogpt; Karpathy 2025, nanochat (code releases)"
+    paper = "Karpathy and Jordan et al. 2025, nanochat and modded-nanogpt (code releases)"
     year = 2025
     code = "karpathy/nanochat@92d63d4"
     verified = "authors' code, nanochat and modded-nanogpt, with x0_lambdas and unet_skip: activations, gradients"

@@ -45,7 +45,7 @@ class IdentityRouter(GatedRouter):
 @register_variant("identity_hc")
 class IdentityHC(ReadOutVariant):
     title = "Identity-HC"
-    paper = "Reports of 2026, of mHC (Xie et al. 2025) with H_res = I"
+    paper = "Tencent 2026, Hy4-preview (released weights)"
     year = 2026
     starts_as = "pre_ln"
     code = "huggingface/transformers@v5.23.0"

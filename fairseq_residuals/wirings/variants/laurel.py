@@ -180,7 +180,7 @@ class LaurelPA(Laurel):
 class LaurelGemma(Laurel):
     title = "LAuReL in Gemma 3n"
     year = 2025
-    paper = "Gemma 3n (Google 2025), after Menghani, Kumar and Kumar 2024, LAuReL"
+    paper = "Google 2025, Gemma 3n (released weights), after LAuReL"
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 3n in huggingface/transformers, within its AltUp: activations, gradients; cross-attention: none"
     ships_in = "Gemma 3n (norm_type=rms)"

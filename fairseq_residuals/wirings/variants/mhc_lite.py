@@ -60,7 +60,7 @@ class MHCLiteRouter(GatedRouter):
 @register_variant("mhc_lite")
 class MHCLite(StreamsVariant):
     title = "mHC-lite"
-    paper = "2601.05732 (2026), mHC-lite: You Don't Need 20 Sinkhorn-Knopp Iterations"
+    paper = "Yang and Gao 2026, mHC-lite: You Don't Need 20 Sinkhorn-Knopp Iterations"
     year = 2026
     code = "FFTYYY/mhc-lite@ea19775"
     verified = "authors' code, decoder, permutations and Sinkhorn: activations, gradients; cross-attention: none"

@@ -85,8 +85,8 @@ class SiameseNorm(Variant):
     year = 2026
     code = "Qwen-Applications/SiameseNorm@70efa00"
     verified = (
-        "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: both streams,"
-        " gradients"
+        "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: activations"
+        " of both streams, gradients"
     )
     extension = (
         "Cross-attention is a third sub-layer between the two, with norms of its own and its layer's scale; the decoder"

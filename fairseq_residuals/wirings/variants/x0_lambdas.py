@@ -31,7 +31,7 @@ from fairseq_residuals.wirings.variants.unet_skip import MIXED, LongSkips, middl
 @register_variant("x0_lambdas")
 class X0Lambdas(LongSkips):
     title = "x0 and residual lambdas"
-    paper = "Jordan et al. 2024, modded-nanogpt; Karpathy 2025, nanochat (code releases)"
+    paper = "Jordan et al. 2024, modded-nanogpt (code release)"
     year = 2024
     code = "karpathy/nanochat@92d63d4"
     verified = "authors' code, nanochat and modded-nanogpt, decoder alone: activations, gradients; encoder: none"
