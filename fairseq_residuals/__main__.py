@@ -56,7 +56,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="fairseq-residuals",
-        description="Norms and residual connections of deep Transformers, in fairseq.",
+        description="Norms and residual connections of deep Transformers.",
     )
     parser.add_argument(
         "--import",

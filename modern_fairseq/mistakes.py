@@ -14,6 +14,11 @@ _MESSAGES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str],
     (FileExistsError, r"(\S*dict\.\S*txt)", "{1} exists already: remove it or choose another --destdir"),
     (OSError, r"Model file not found: (.*)", "there is no checkpoint {1}"),
     (
+        ModuleNotFoundError,
+        r"No module named '(matplotlib|scipy|subword_nmt)\b.*",
+        "this needs the package {1}: `pip install {1}`, or the extra fairseq, which has what all commands need",
+    ),
+    (
         KeyError,
         r"'best'",
         "the checkpoint was trained with another --lr-scheduler, which keeps another state: name the checkpoint's, or"

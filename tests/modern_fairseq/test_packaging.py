@@ -156,8 +156,13 @@ def test_the_library_needs_torch_alone(source, empty, tmp_path):
     command = str(Path(python).with_name("fairseq-residuals"))
     assert "\nb2t " in run(command, "list", env=bare)
     assert "Takase et al. 2023" in run(command, "show", "b2t", env=bare)
-    done = subprocess.run([command, "average"], env=bare, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "needs fairseq" in done.stderr and done.stderr.count("\n") == 1
+    for arguments, status, needed in (
+        ("average", 1, "needs fairseq"),
+        ("condition", 2, "needs the package matplotlib"),
+        ("reproduce b2t/table1", 1, "needs the package subword_nmt"),
+    ):
+        done = subprocess.run([command, *arguments.split()], env=bare, capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (status, ""), done.stderr
+        assert needed in done.stderr and done.stderr.count("\n") == 1
     usage = " ".join(run(command, "--help", env=bare).split())
     assert " list " in usage and "Further commands need fairseq: `pip install" in usage
