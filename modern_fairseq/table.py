@@ -70,7 +70,7 @@ _AFTER = {
     "fixes.distributed:train_on_cpu": "fairseq.distributed.utils",
     "fixes.distributed:leave_when_done": "fairseq.distributed.utils",
     "fixes.distributed:leave_out_what_fills_up": "fairseq.trainer",
-    "fixes.distributed:measure_in_one_process": "fairseq_cli.validate fairseq_cli.eval_lm",
+    "fixes.distributed:use_in_one_process": "fairseq_cli.validate fairseq_cli.eval_lm fairseq_cli.interactive",
     "fixes.distributed:ddp_on_cpu": "fairseq.models.distributed_fairseq_model",
     "fixes.distributed:fork_to_load_data": (
         "fairseq_cli.train fairseq_cli.generate fairseq_cli.interactive fairseq_cli.validate fairseq_cli.eval_lm"

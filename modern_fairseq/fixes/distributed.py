@@ -168,12 +168,12 @@ def leave_out_what_fills_up(module: types.ModuleType) -> None:
         return original(self, whole or samples[:1], raise_oom)
 
 
-def measure_in_one_process(module: types.ModuleType) -> None:
-    """Measure a whole data set where fairseq would start a process for each device (validate.py:147, eval_lm.py:343).
+def use_in_one_process(module: types.ModuleType) -> None:
+    """Use a model in one process, where fairseq would start one for each device (validate.py:147, interactive.py:313).
 
     fairseq-eval-lm printed the perplexity of the first process's share. fairseq-validate ended in a KeyError where a
-    process had no partner for its last batch, and on CPU always.
-    Can go when fairseq > 0.12.2 brings the results together.
+    process had no partner for its last batch, and on CPU always. fairseq-interactive translated nothing, for its
+    processes cannot read the standard input. Can go when fairseq > 0.12.2 brings the results together.
     """
 
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:

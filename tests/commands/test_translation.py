@@ -29,7 +29,8 @@ def generated(data, checkpoint, once):
 
 def test_interactive_translates_as_generate_does(data, checkpoint, generated):
     """The same sentences on standard input, one by one, so without padding: the same words and scores."""
-    flags = TRANSLATION.use_flags(data, checkpoint, batch_size=None)
+    # as many processes as there are GPUs, unless told otherwise
+    flags = [*TRANSLATION.use_flags(data, checkpoint, batch_size=None), "--distributed-world-size", 2]
     text = (data / "text" / "test.s").read_text()
     found = succeed("fairseq-interactive", *flags, "--beam", 3, stdin=text).hypotheses()
     expected = generated.hypotheses()
