@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
 from fairseq_residuals.plugin.checkpoints.exporting.exporter import Exported, export_checkpoint
+from fairseq_residuals.plugin.checkpoints.exporting.stock_form import FAIRSEQ_HAS
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.variants.b2t import B2T
 from fairseq_residuals.wirings.variants.deepnet import DeepNetConnection
+from fairseq_residuals.wirings.variants.layer_scale import LayerScaleConnection
+from fairseq_residuals.wirings.variants.layernorm_scaling import LayerNormScalingConnection
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 
 
@@ -70,13 +73,22 @@ CASES = [
     ("language_modeling", "deepnet", ("--decoder-input-dim", "8")),
     ("speech", "pre_ln", ()),
     ("speech", "post_ln", ("--decoder-residual", "deepnet")),
+    ("translation", "layernorm_scaling", ("--share-all-embeddings",)),
+    ("translation", "layernorm_scaling", ("--decoder-residual", "layer_scale")),
+    ("translation", "layer_scale", ("--decoder-residual", "deepnet")),
+    ("language_modeling", "layernorm_scaling", ("--no-decoder-final-norm",)),
+    ("language_modeling", "layer_scale", ("--residual-args", "gain=2")),
+    ("speech", "layernorm_scaling", ()),
+    ("speech", "layer_scale", ()),
 ]
+FOLDED = {"admin", "deepnet", "layernorm_scaling", "layer_scale"}
+"""Their factors go into the weights, which rounds; without one, a model computes the same bit for bit."""
 
 
 @pytest.mark.parametrize(("task", "variant", "flags"), CASES, ids=[" ".join((t, v, *f)) for t, v, f in CASES])
 def test_the_stock_model_computes_the_same(task: str, variant: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    expected, found = logits_of_both(tmp_path, task, variant, *flags)
-    if "admin" not in (variant, *flags) and "deepnet" not in (variant, *flags):
+    expected, found = logits_of_both(tmp_path, task, variant, *flags, layers=3)
+    if not FOLDED & {variant, *flags}:
         assert torch.equal(found, expected)
 
 
@@ -111,6 +123,7 @@ def refusal(folder: Path, task: str, variant: str, *flags: str) -> str:
 
 
 OTHERS = ["b2t", "b2t_no_ln", "resi_dual", "sub_ln", "normformer", "t_fixup", "dlcl_pre", "post_ln:0-0,pre_ln:1-1"]
+OTHERS += ["sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "re_zero", "keel"]
 
 
 @pytest.mark.parametrize("wiring", OTHERS)
@@ -147,6 +160,18 @@ def test_a_model_that_would_differ_is_refused(tmp_path: Path, monkeypatch: pytes
     assert "its logits differ by" in refusal(tmp_path, "translation", "b2t")
     monkeypatch.setattr(DeepNetConnection, "gains", lambda self: (self.alpha * 1.001, 1.0))
     assert "its logits differ by" in refusal(tmp_path, "language_modeling", "deepnet")
+    monkeypatch.setattr(LayerScaleConnection, "gains", lambda self: (1.0, 1.001 * self.gain))
+    assert "its logits differ by" in refusal(tmp_path, "translation", "layer_scale")
+    monkeypatch.setattr(LayerNormScalingConnection, "read", lambda self, s: (self.norm(s["x"]), s))
+    assert "its logits differ by" in refusal(tmp_path, "translation", "layernorm_scaling")
+
+
+@pytest.mark.parametrize("variant", ["post_ln", "pre_ln", "layernorm_scaling"])
+@pytest.mark.parametrize("choice", ["norm_type=rms", "norm_type=dyt", "value_residual=constant"])
+def test_what_fairseq_has_no_choice_of_is_refused(variant: str, choice: str, tmp_path: Path) -> None:
+    option = choice.partition("=")[0]
+    said = refusal(tmp_path, "translation", variant, "--residual-args", choice)
+    assert f"its encoder has {choice}, and fairseq's own model has {option}={FAIRSEQ_HAS[option]}" in said
 
 
 def test_a_stock_checkpoint_is_refused(tmp_path: Path) -> None:
