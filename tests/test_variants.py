@@ -8,7 +8,8 @@ import pytest
 import torch
 from test_norm_types import Called, assert_norms, short
 from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_step
-from torch import Tensor
+from torch import Tensor, nn
+from wired_sublayers import assert_close, wired
 
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
@@ -112,3 +113,65 @@ def test_sharing_along_depth(task: str) -> None:
         for name, expected in (("gates", gates), ("hidden", hidden)):
             found, n_stacks = modules(share, name)
             assert found == expected * n_stacks, (share, name)
+
+
+def test_hidden_layers_of_mudd_are_as_wide_as_published() -> None:
+    for options, last in (("expand_last=false", 5), ("expand_last=true", 20)):
+        for stack in stacks(build("translation", "mudd", "--residual-args", options, layers=4)):
+            assert [tuple(w2.shape) for w2 in stack.wiring.w2] == [(8, 8), (12, 12), (16, 16), (5, last)]
+    options = "expand_last=true,round_hidden=true"
+    for stack in stacks(build("translation", "mudd", "--residual-args", options, layers=16)):
+        assert [w2.shape[1] for w2 in stack.wiring.w2] == [64] * 14 + [128, 128]  # of 16 outputs, 64 becomes 128
+
+
+def test_where_the_mixes_of_mudd_start() -> None:
+    """W1 at N(0, 1 / C), here with 16 channels and 1,200 numbers in all."""
+    layers = [stack.wiring for stack in stacks(build("translation", "mudd", layers=4))]
+    w1 = torch.cat([weight.flatten() for wiring in layers for weight in wiring.w1])
+    assert w1.numel() >= 1000 and abs(w1.std().item() - 0.25) < 0.02
+    assert not any(weight.any() for wiring in layers for weight in wiring.w2)
+
+
+def delta_at_start(name: str, args: str = "") -> list[Tensor]:
+    """With the values of Pre-LN, and queries of 0."""
+    outputs = []
+    for one in wired(name, args, layers=4, eps=1e-14, like="pre_ln"):
+        for connection, _ in one.sublayers():
+            if getattr(connection, "over_depth", None) is not None:
+                nn.init.zeros_(connection.over_depth.query)
+        outputs.append(one.output())
+    return outputs
+
+
+def test_delta_attention_residuals_start_as_pre_ln_unless_in_blocks() -> None:
+    for out, expected in zip(delta_at_start("delta_attnres"), delta_at_start("pre_ln"), strict=True):
+        assert_close(out, expected)
+    for out, expected in zip(delta_at_start("delta_attnres", "block=1"), delta_at_start("pre_ln"), strict=True):
+        assert (out - expected).abs().max() > 0.1
+
+
+def build_hybrid(form: str, args: str = "", task: str = "translation") -> nn.Module:
+    given = ",".join(filter(None, (f"first_layer={form}", args)))
+    return perturb(build(task, "hybrid_norm", "--residual-args", given, layers=3))
+
+
+@pytest.mark.parametrize("kind", ("layer", "rms", "dyt"))
+def test_heads_of_hybrid_norm_share_one_gain_and_there_is_no_bias(kind: str) -> None:
+    stack = stacks(build_hybrid("plain", f"norm={kind}", "language_modeling"))[0]
+    names = {"weight", "alpha"} if kind == "dyt" else {"weight"}
+    for norm in (getattr(stack[1].self_attn_connection, f"{part}_norm") for part in "qkv"):
+        assert {name for name, _ in norm.named_parameters()} == names
+        assert norm.weight.shape == (stack.shape.dim // stack.shape.heads,)
+
+
+def test_norms_before_attention_are_hybrid_norm_stars() -> None:
+    def norms(form: str) -> set[str]:
+        state = build_hybrid(form).state_dict()
+        return {name.removesuffix(".weight") for name in state if name.endswith("attn_layer_norm.weight")}
+
+    assert norms("plain") == set()
+    assert norms("star") == {
+        "encoder.layers.0.self_attn_layer_norm",
+        "decoder.layers.0.self_attn_layer_norm",
+        "decoder.layers.0.encoder_attn_layer_norm",
+    }
