@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
@@ -100,3 +102,29 @@ def test_another_equation_is_told_apart(variant: str, old: str, new: str) -> Non
     changed = tuple(line.replace(old, new) for line in equations)
     assert changed != equations
     assert difference(Draw(variant, "", DEEP, seed=1), changed) > 1000 * TOLERANCE
+
+
+NEEDS_ANOTHER = {"window", "dilation", "period", "scale", "alpha", "as_coded", "rank"}
+"""Options that say nothing by themselves, or at the value 1."""
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_an_option_that_equations_read_changes_them(variant: str) -> None:
+    read: set[str] = set()
+
+    class Reading(VARIANTS[variant].Config):  # type: ignore[name-defined,misc]
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    assert VARIANTS[variant].equations_of(Reading()) == Wiring.parse(variant).equations
+    texts = {choice: Wiring.parse(variant, choice).equations for choice in ("", *choices(variant))}
+    unchanged = {choice.partition("=")[0] for choice, text in texts.items() if choice and text == texts[""]}
+    assert not read & unchanged - NEEDS_ANOTHER
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_equations_of_every_choice_are_lines_without_gaps(variant: str) -> None:
+    for choice in choices(variant):
+        equations = Wiring.parse(variant, choice).equations
+        assert equations and all(line == " ".join(line.split()) for line in equations), (choice, equations)
