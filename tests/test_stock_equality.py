@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tiny import TASKS, batch, build, build_stock, gradients_by_fairseq_name, logits, perturb
-from torch import nn
+from torch import Tensor, nn
 
 MT, LM, ASR = TASKS
 CASES = [(task, variant, ()) for task in TASKS for variant in ("post_ln", "pre_ln")] + [
@@ -105,3 +107,18 @@ def test_misfits_are_reported_by_fairseqs_names() -> None:
     missing, unexpected = build(MT, "pre_ln").load_state_dict(state, strict=False)
     assert missing == ["encoder.layer_norm.bias", "decoder.layers.1.encoder_attn_layer_norm.weight"]
     assert unexpected == ["decoder.layers.0.gain"]
+
+
+def test_hooks_on_the_first_matrix_of_the_ffn_see_the_same() -> None:
+    """Whose output is otherwise changed in place."""
+    seen: list[Any] = []
+    for model in (build_stock("translation", normalize_before=False), build("translation", "post_ln")):
+        kept: list[Tensor] = []
+        gradients: list[Tensor] = []
+        fc1: Any = model.get_submodule("encoder.layers.0.fc1")
+        fc1.register_forward_hook(lambda module, args, output, kept=kept: kept.append(output))
+        fc1.register_full_backward_hook(lambda module, given, of_output, out=gradients: out.append(of_output[0]))
+        logits(model, "translation", batch("translation")).square().sum().backward()
+        assert kept[0].min() < 0
+        seen.append((kept[0].flatten(0, -2), gradients[0].flatten(0, -2)))
+    torch.testing.assert_close(*seen, rtol=1e-5, atol=1e-5)

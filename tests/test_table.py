@@ -22,6 +22,7 @@ from fairseq_residuals.lab.recipes.tables import (
     read_records,
     render,
 )
+from fairseq_residuals.lab.utils.tables import markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
 
 TABLE = Table(
@@ -260,3 +261,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.startswith(
         "fairseq-residuals table: error: there is no table 'b2t/table44' (did you mean b2t/table4?)"
     )
+
+
+def test_markdown() -> None:
+    """Columns of one width, numbers to the right, a bar in a cell is not the end of it."""
+    assert markdown_table(("name", "n", "of"), [("a|b", 1234, None), ("longer", 0.12345, "x")]).splitlines() == [
+        "| name   |      n |  of |",
+        "| ------ | -----: | --: |",
+        r"| a\|b   |  1,234 |   - |",
+        "| longer | 0.1235 |   x |",
+    ]
+    assert markdown_table(("a", "b"), [], left=2) == "| a   | b   |\n| --- | --- |"
