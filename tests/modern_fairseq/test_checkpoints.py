@@ -63,13 +63,6 @@ def test_a_foreign_class_is_refused_and_named(tmp_path, zipped):
         assert part in str(caught.value)
 
 
-def test_the_allow_list_is_in_force_only_while_loading(tmp_path):
-    torch.save(argparse.Namespace(a=1), tmp_path / "x.pt")
-    before = set(torch.serialization.get_safe_globals())
-    assert checkpoints.load(tmp_path / "x.pt") == argparse.Namespace(a=1)
-    assert set(torch.serialization.get_safe_globals()) == before
-
-
 @FORMATS
 @pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.7, 0.999])
 def test_a_truncated_file_is_named(tmp_path, zipped, kept):
