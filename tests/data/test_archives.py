@@ -1,6 +1,6 @@
-"""Archives: what is wanted is unpacked; what is damaged or leaves the folder is refused.
+"""Archives: what is wanted is unpacked, and what is damaged is refused.
 
-More files that are refused are in ``tests/hostile/archive_cases.py``.
+What leaves the folder is in ``tests/hostile/archive_cases.py``, with more that is refused.
 """
 
 from __future__ import annotations
@@ -57,15 +57,6 @@ def test_a_changed_byte_is_noticed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(contents)
     with pytest.raises(UserError, match="truncated or damaged"):
         unpack(tmp_path / name, tmp_path / "out", ("a.en",))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("evil", ("../evil", "/evil", "a/../../evil", "..\\evil", "C:\\evil"))
-def test_names_outside_are_refused(tmp_path: Path, kind: str, evil: str) -> None:
-    pack({**FILES, evil: b"gotcha"}, tmp_path / kind)
-    with pytest.raises(UserError, match="outside of the folder"):
-        unpack(tmp_path / kind, tmp_path / "in/out", ("*",))
-    assert not list(tmp_path.rglob("evil*"))
 
 
 def test_missing_and_ambiguous_files_are_named(tmp_path: Path) -> None:

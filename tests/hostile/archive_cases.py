@@ -139,6 +139,7 @@ def downloads() -> Iterator[Case]:
         "tar-escape": (tar_of(("../../x", b"")), "outside of the folder"),
         "tar-absolute": (tar_of(("/etc/cron.d/x", b"")), "outside of the folder"),
         "tar-drive": (tar_of(("C:\\x", b"")), "outside of the folder"),
+        "tar-backslash": (tar_of(("..\\x", b"")), "outside of the folder"),
         "tar-hidden-escape": (tar_of(("a/../../x", b"")), "outside of the folder"),
         "tar-link": (tar_of(("wanted.txt", b""), change=kind(tarfile.SYMTYPE, "/etc/passwd")), r"lacks wanted\.txt"),
         "tar-hard-link": (
