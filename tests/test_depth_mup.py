@@ -72,16 +72,16 @@ def test_refused_where_branches_are_not_added(name: str) -> None:
         Wiring.parse(name, "depth_mup=true").check("decoder", 2, alone=False)
 
 
-@pytest.mark.parametrize("name", ["t_fixup", "sub_ln"])
-def test_refused_where_weights_start_by_depth(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        *(("t_fixup", ""), ("sub_ln", "")),
+        *(("pre_ln", other) for other in ("init=ds_init", "init=ds_init_code", "init_scale=depth")),
+    ],
+)
+def test_refused_where_weights_start_by_depth(name: str, other: str) -> None:
     with pytest.raises(UserError, match="for its weights start smaller in deeper stacks already"):
-        Wiring.parse(name, "depth_mup=true").check("encoder", 2, alone=False)
-
-
-@pytest.mark.parametrize("other", ["init=ds_init", "init=ds_init_code", "init_scale=depth"])
-def test_refused_with_other_rules_for_depth(other: str) -> None:
-    with pytest.raises(UserError, match="for its weights start smaller in deeper stacks already"):
-        Wiring.parse("pre_ln", f"depth_mup=true,{other}").check("encoder", 2, alone=False)
+        Wiring.parse(name, f"depth_mup=true,{other}").check("encoder", 2, alone=False)
 
 
 @pytest.mark.parametrize("name", ["completep", "depthmup_half"])
@@ -124,18 +124,7 @@ def test_start_of_the_authors_weights(name: str) -> None:
         assert found.std().item() == pytest.approx(sum(expected) / len(expected), rel=0.1), ours
 
 
-ADAM = (
-    "--optimizer",
-    "adam",
-    "--lr",
-    "0.01",
-    "--lr-scheduler",
-    "fixed",
-    "--adam-eps",
-    "0.001",
-    "--weight-decay",
-    "0.5",
-)
+ADAM = ("--lr", "0.01", "--lr-scheduler", "fixed", "--adam-eps", "0.001", "--weight-decay", "0.5")
 
 
 def gradients_of_the_next_update(trainer: Any) -> dict[nn.Parameter, Tensor]:
@@ -149,9 +138,8 @@ def gradients_of_the_next_update(trainer: Any) -> dict[nn.Parameter, Tensor]:
 @pytest.mark.parametrize("optimizer", ["adam", "fused_adam"])
 def test_an_update(optimizer: str) -> None:
     """Adam's first: p - lr (g / (|g| + eps / sqrt(1 - beta_2)) + decay p), with each parameter's settings."""
-    flags = [*ADAM, "--adam-betas", "(0.9, 0.98)", "--residual-args", "depth_mup=0.5,base_depth=1,gpas=layer"]
-    flags[1] = optimizer
-    trainer = make_trainer(*flags, variant="pre_ln")
+    flags = (*ADAM, "--adam-betas", "(0.9, 0.98)", "--residual-args", "depth_mup=0.5,base_depth=1,gpas=layer")
+    trainer = make_trainer("--optimizer", optimizer, *flags, variant="pre_ln")
     model = trainer.get_model()
     before = {p: p.detach().clone() for p in model.parameters()}
     gradients = gradients_of_the_next_update(trainer)
@@ -171,7 +159,8 @@ def test_an_update(optimizer: str) -> None:
 
 def test_bf16_has_the_settings_in_its_copies() -> None:
     """A copy in single precision has the settings of its parameter."""
-    trainer = make_trainer(*ADAM, "--bf16", "--residual-args", "depth_mup=0.5,base_depth=1", variant="pre_ln")
+    flags = ("--optimizer", "adam", *ADAM, "--bf16", "--residual-args", "depth_mup=0.5,base_depth=1")
+    trainer = make_trainer(*flags, variant="pre_ln")
     parts = by_scale(trainer, scales_of(trainer.get_model()))
     sizes = {scale.rate: sum(p.numel() for p in held) for scale, held in parts.items()}
     in_layers = {p for s in stacks(trainer.get_model()) for i in range(len(s)) for p in s[i].parameters()}
