@@ -53,10 +53,7 @@ def test_data_folder_that_is_none(command, folder, tmp_path, trained):
     elif command == "hydra-train":
         argv = hydra_argv(config(job, data, save_dir), tmp_path)
     else:
-        checkpoint, batch_size = (
-            trained(job)[0] / "checkpoint_last.pt",
-            None if command == "interactive" else 4,
-        )
+        checkpoint, batch_size = trained(job)[0] / "checkpoint_last.pt", None if command == "interactive" else 4
         argv = argv_of(f"fairseq-{command}", *job.use_flags(data, checkpoint, batch_size))
     assert_one_sentence(execute(argv, cwd=tmp_path), str(data))
     assert not files_under(save_dir, tmp_path / "empty")
@@ -120,12 +117,7 @@ def test_dictionary_that_is_damaged(line, data_of, tmp_path):
 
 def test_mistake_in_a_spawned_process(tmp_path):
     """The data folder is looked up by the two processes that train."""
-    flags = [
-        *TRANSLATION.train_flags(tmp_path / "absent", tmp_path / "save"),
-        *ADAM,
-        "--distributed-world-size",
-        "2",
-    ]
+    flags = [*TRANSLATION.train_flags(tmp_path / "absent", tmp_path / "save"), *ADAM, "--distributed-world-size", "2"]
     assert_one_sentence(execute(argv_of("fairseq-train", *flags)), str(tmp_path / "absent"))
     # the spawner ends the other process by a signal; where that was the one with the lock, its empty file stays
     assert {path.name for path in files_under(tmp_path)} <= {".lock"}
@@ -195,3 +187,11 @@ def test_another_wiring_of_the_same_parameters_is_not_resumed(data_of, trained, 
     assert_one_sentence(execute(argv_of("fairseq-train", *flags)), str(checkpoint), "b2t", "post_ln")
     assert not files_under(tmp_path)
     assert list(succeed("fairseq-train", *flags, "--reset-optimizer").updates)
+
+
+def test_admin_does_not_begin_with_a_file(data_of, tmp_path):
+    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path / "save"), "--residual", "admin"]
+    flags += ["--residual-args", "profile=nowhere.json"]
+    run = execute(argv_of("fairseq-train", *flags), cwd=tmp_path)
+    assert_one_sentence(run, "profile=nowhere.json: files of omegas are read no more; valid: auto, the first batch")
+    assert files_under(tmp_path) == [] and "epoch 001" not in run.out

@@ -10,13 +10,16 @@ partner: the process without one computes on a dummy batch that must not count.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
+from fairseq.checkpoint_utils import load_model_ensemble
 from running import BIN, argv_of, assert_same_weights, execute
 from tiny import NO_DROPOUT
 from tiny_jobs import SPEECH, TRANSLATION, WIKI103
 from yaml_configs import config, hydra_argv
 
+from fairseq_residuals.wirings.admin_measurement import unprofiled
 from tests.rotation import rotated
 
 JOBS = (TRANSLATION, WIKI103, SPEECH)
@@ -106,6 +109,19 @@ def test_hydra_spawns_as_well(accumulated, data_of, tmp_path):
     assert two.status == 0, two
     assert_same_training(one, two, range(1, UPDATES + 1))
     assert_same_weights(folder, tmp_path / "save", atol=1e-5)
+
+
+def test_admin_starts_from_the_same_omegas(data_of, tmp_path):
+    """Those of the first batch, which one process with --update-freq 2 profiles too; loading measures nothing."""
+    job = replace(TRANSLATION, name="admin_translation", arch="transformer_admin_6l")
+    data, argv = data_of(job), argv_of("fairseq-train")
+    one = train(argv, job, data, tmp_path / "one", "--update-freq", "2", updates=4)
+    assert one.out.count("profiled the first batch") == 2  # encoder and decoder
+    two = train([*argv, "--distributed-world-size", "2"], job, data, tmp_path / "two", updates=4)
+    assert_same_training(one, two, range(1, 5))
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+    (model,), _ = load_model_ensemble([str(tmp_path / "two" / "checkpoint_last.pt")])
+    assert not unprofiled(model)
 
 
 ROUNDING = 0.0015
