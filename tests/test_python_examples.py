@@ -14,16 +14,17 @@ import torch
 DOCUMENT = Path(__file__).parents[1] / "docs" / "PYTHON.md"
 
 
-def example(name: str) -> str:
-    """The code below a mark in the document."""
-    code = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+def example(name: str, document: Path = DOCUMENT) -> str:
+    """The code below a mark in a document."""
+    code = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", document.read_text(), re.DOTALL)
     assert code is not None
     return code[1]
 
 
 def run(code: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    exec(compile(code, str(DOCUMENT), "exec"), names)
+    """Run it, and return its names."""
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(code, "example", "exec"), names)
     return names
 
 

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from test_python_examples import example, run
 
 from tests.test_rewire import KEPT
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "PYTORCH_AND_HUGGING_FACE.md"
 
 
-def run(name: str) -> dict[str, Any]:
-    """Run the code below a mark in the document, and return its names."""
-    code = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert code is not None
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(code[1], str(DOCUMENT), "exec"), names)
-    return names
-
-
 @pytest.mark.parametrize("name", ["rewire", "blocks"])
 def test_rewire(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    run(name)
+    run(example(name, DOCUMENT))
     printed = set(capsys.readouterr().out.split())
     assert printed == {"True"}
 
 
 def test_optimizer() -> None:
-    names = run("optimizer")
+    names = run(example("optimizer", DOCUMENT))
     model = names["model"]
     words = torch.randint(100, (2, 7))
     model(input_ids=words, labels=words).loss.backward()
@@ -44,7 +35,7 @@ def test_optimizer() -> None:
 
 
 def test_wrap() -> None:
-    names = run("wrap")
+    names = run(example("wrap", DOCUMENT))
     assert names["y"].shape == (2, 7, 32)
     assert names["stack"][0].self_attn_connection.norm is names["layers"][0].norm1
 
