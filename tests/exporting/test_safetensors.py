@@ -215,6 +215,24 @@ def test_a_stack_of_its_wiring_takes_the_weights_and_no_other(
                 load_fairseq_weights(other, checkpoint, f"{side}.")
 
 
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"heads": 4}, "trained with 2 heads, and the stack has 4"),
+        ({}, "trained with the activation gelu, .*ffn='gelu'"),
+    ],
+)
+def test_weights_are_refused_whose_layers_computed_otherwise(own: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Neither heads nor an activation show in the names and shapes of parameters."""
+    flags = ("--residual", "b2t", "--activation-fn", "gelu")
+    args = tiny.settings("transformer_b2t", *tiny.dimensions("translation"), *flags)
+    state = {"model": build_model(args, tiny.make_task()).state_dict(), "args": args, "cfg": None}
+    sizes: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32, "task": "decoder", "other_depth": 2}
+    load_fairseq_weights(build_stack("b2t", ffn="gelu", **sizes), state)
+    with pytest.raises(UserError, match=message):
+        load_fairseq_weights(build_stack("b2t", **(sizes | own)), state)
+
+
 def test_a_stack_says_how_it_is_wired() -> None:
     sizes: dict[str, Any] = {"depth": 4, "dim": 16, "heads": 2, "ffn_dim": 32, "other_depth": 4}
     for name in VARIANTS:

@@ -25,7 +25,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
@@ -83,11 +85,12 @@ def load_fairseq_weights(stack: Stack, checkpoint: Path | str | Mapping[str, Any
         prefix: ``encoder.`` or ``decoder.``.
 
     Raises:
-        UserError: the file cannot be read; the checkpoint names another wiring; a parameter is missing, or left over,
-            or of another shape.
+        UserError: the file cannot be read; the checkpoint names another wiring, number of heads or activation; a
+            parameter is missing, or left over, or of another shape.
     """
     state, settings = _open(checkpoint)
-    _check_wiring(stack, settings, "decoder" if prefix.startswith("decoder") else "encoder")
+    side = "decoder" if prefix.startswith("decoder") else "encoder"
+    _check_wiring(stack, settings, side)
     layers = "transformer_layers" if any(key.startswith(f"{prefix}transformer_layers.") for key in state) else "layers"
     names = stack_names(state, prefix, layers)
     if not names:
@@ -101,6 +104,7 @@ def load_fairseq_weights(stack: Stack, checkpoint: Path | str | Mapping[str, Any
             f" {_shape(own, name)} in the stack, and {len(misfits) - 1} more differ; build the stack of the wiring,"
             " the sizes and the options that were trained"
         )
+    _check_layers(stack, settings, side)
     stack.load_state_dict(given)
 
 
@@ -137,6 +141,19 @@ def _check_wiring(stack: Stack, settings: Mapping[str, Any], side: str) -> None:
     trained = Wiring.parse(str(settings[key]), str(settings.get(f"{key}_args") or "")).computes
     if trained != (own := Wiring.of_stack(stack).computes):
         raise UserError(f"these weights were trained with the wiring {trained}, and the stack has {own}")
+
+
+def _check_layers(stack: Stack, settings: Mapping[str, Any], side: str) -> None:
+    """Compare what neither names nor shapes of parameters tell: the number of heads, and the activation of the FFNs."""
+    heads = settings.get(f"{side}_attention_heads")
+    if heads not in (None, stack.shape.heads):
+        raise UserError(f"these weights were trained with {heads} heads, and the stack has {stack.shape.heads}")
+    name, x = settings.get("activation_fn"), torch.linspace(-3, 3, 8)
+    if name not in ("relu", "gelu", "silu", "tanh"):  # which PyTorch has by fairseq's names
+        return
+    own = filter(None, (getattr(layer, "activation_fn", None) for layer in stack.modules()))
+    if not all(torch.allclose(activation(x.clone()), getattr(functional, name)(x)) for activation in own):
+        raise UserError(f"these weights were trained with the activation {name}, and the stack has not ffn={name!r}")
 
 
 def _shape(state: Mapping[str, Tensor], name: str) -> str:
