@@ -19,6 +19,7 @@ from subword_nmt.learn_bpe import learn_bpe
 from torch import Tensor, nn
 
 from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.compare.entries import load
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 sentencepiece = pytest.importorskip("sentencepiece", reason="the package sentencepiece is not installed")
@@ -26,6 +27,7 @@ sentencepiece = pytest.importorskip("sentencepiece", reason="the package sentenc
 TEXT = "the lower tower shows the slow owner lower towers\nnew owners know the lowest tower\nwide newer towers shower\n"
 SENTENCES = ["the lower tower shows", "new owners", "wide towers know the lowest owner"]
 BEAM, LONGEST = 4, 12
+OPTIONS = {"bpe": ("--residual-args", "norm_type=largest")}
 STRANGER = """
 import json, sys
 
@@ -57,9 +59,28 @@ print(json.dumps(found))
 """
 
 
-def build(task: str, variant: str, dictionary: Dictionary, folder: Path) -> tuple[nn.Module, Path]:
+OWN_NORM = """
+from torch import nn
+
+from fairseq_residuals import register_norm
+
+
+class Largest(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.RMSNorm(dim).weight
+
+    def forward(self, x):
+        return self.weight * x / x.abs().amax(-1, keepdim=True).clamp(min=1e-6)
+
+
+register_norm("largest", Largest)
+"""
+
+
+def build(task: str, variant: str, dictionary: Dictionary, folder: Path, *flags: str) -> tuple[nn.Module, Path]:
     """Write a checkpoint of a model with these words; returns the model too."""
-    args = tiny.settings(f"{tiny.PREFIX[task]}_{variant}", *tiny.dimensions(task))
+    args = tiny.settings(f"{tiny.PREFIX[task]}_{variant}", *tiny.dimensions(task), *flags)
     args.task, args.source_lang, args.target_lang = task, "de", "en"
     torch.manual_seed(1)
     model = tiny.perturb(tiny.build_model(args, tiny.TinyTask(dictionary, dictionary, tiny.make_task().args))).eval()
@@ -110,6 +131,8 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     def split(line: str, kind: str) -> str:
         return " ".join(pieces.encode(line, out_type=str)) if kind == "sentencepiece" else bpe.process_line(line)
 
+    (root / "own_norm.py").write_text(OWN_NORM)
+    load(root / "own_norm.py", wirings=False)
     for kind, task, variant, flag, file in (
         ("bpe", "translation", "b2t", "--codes", codes),
         # its layers share parameters, which transformers saves where it knows of that
@@ -117,7 +140,7 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
         ("lm", "language_modeling", "mhc", "--codes", codes),
     ):
         dictionary = dictionary_of([split(line, kind) for line in TEXT.splitlines()], root / f"{kind}_data")
-        model, path = build(task, variant, dictionary, root)
+        model, path = build(task, variant, dictionary, root, *OPTIONS.get(kind, ()))
         export = ["export", "--to", "hf", "--data", str(root / f"{kind}_data"), flag, str(file), str(path)]
         assert main([*export, str(root / kind)]) == 0
         expected[kind] = []

@@ -39,6 +39,16 @@ def test_what_a_module_imports_comes_before_it(tmp_path: Path, monkeypatch: pyte
     assert "# why" in source and "parts.one import" not in source
 
 
+def test_public_names_bring_their_modules_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own module would wait for fairseq in the reader's process."""
+    package(tmp_path, monkeypatch, one="from fairseq_residuals import register_norm\n\nregister_norm('a', list)\n")
+    source = assemble("", ["parts.one"], ["parts", "fairseq_residuals"])
+    values: dict[str, object] = {}
+    exec(source, values)
+    assert "a" in values["norm_types"]()  # type: ignore[operator]
+    assert "sys.meta_path" not in source
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
@@ -47,6 +57,8 @@ def test_what_a_module_imports_comes_before_it(tmp_path: Path, monkeypatch: pyte
             "helper is defined in parts.two",
         ),
         ("from parts.one import used\nfrom os import path as json\n", "json is imported in two ways"),
+        ("from parts.one import used as other\n", "without `as`"),
+        ("import parts.one\n", "from parts.one import NAME"),
         ("def late():\n    from parts.one import used\n    return used\n", "inside of a function"),
     ],
 )

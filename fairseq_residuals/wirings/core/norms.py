@@ -53,6 +53,11 @@ def norm_types() -> tuple[str, ...]:
     return (*OWN, *_FACTORIES)
 
 
+def factory_of(norm_type: str) -> NormFactory:
+    """Return the maker of a kind of norms."""
+    return OWN.get(norm_type) or _FACTORIES[norm_type]
+
+
 def norm_type_of(named: str | NormFactory) -> str:
     """Return the name of a kind of norms; a class is registered under its own name.
 
@@ -74,7 +79,7 @@ def norm_type_of(named: str | NormFactory) -> str:
 
 def build_norm(norm_type: str, width: int, eps: float, bias: bool = True) -> nn.Module:
     """Return a norm over the last ``width`` channels; ``eps`` 0 is that of its kind, and DyT and Derf have none."""
-    factory = OWN.get(norm_type) or _FACTORIES[norm_type]
+    factory = factory_of(norm_type)
     named = inspect.signature(factory).parameters
     chosen = {"eps": eps or DEFAULT_EPS.get(norm_type), "bias": bias}
     norm = factory(width, **{name: value for name, value in chosen.items() if name in named and value is not None})
@@ -85,7 +90,7 @@ def build_norm(norm_type: str, width: int, eps: float, bias: bool = True) -> nn.
 
 def takes_eps(norm_type: str) -> bool:
     """Return whether a kind of norms is given the eps that an option asks for."""
-    return "eps" in inspect.signature(OWN.get(norm_type) or _FACTORIES[norm_type]).parameters
+    return "eps" in inspect.signature(factory_of(norm_type)).parameters
 
 
 def is_norm(module: nn.Module) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import fairseq_residuals
+
 REPLACED = {
     "import_variants": '''def import_variants() -> None:
     """Do nothing: the wirings of this file are registered as it is executed."""'''
@@ -83,6 +85,8 @@ def _module(name: str, source: str, packages: tuple[str, ...]) -> Module:
     for node in ast.parse(source).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             inside = _inside(node, packages)
+            if inside and (isinstance(node, ast.Import) or any(alias.asname for alias in node.names)):
+                raise ValueError(f"{name}, line {node.lineno}: write `from {inside[0]} import NAME`, without `as`")
             module.needs += inside
             module.imports += [] if inside else _separate(node)
             replacement = ""
@@ -112,6 +116,8 @@ def _module(name: str, source: str, packages: tuple[str, ...]) -> Module:
 def _inside(node: ast.Import | ast.ImportFrom, packages: tuple[str, ...]) -> list[str]:
     """Return the modules of these packages that a statement imports from."""
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    if names == ["fairseq_residuals"]:  # the public names, each with a module of its own
+        names = [getattr(fairseq_residuals, alias.name).__module__ for alias in node.names]
     # a module beside the package belongs to it by its name: fairseq_residuals_errors
     return [name for name in names if any(name == p or name.startswith((f"{p}.", f"{p}_")) for p in packages)]
 

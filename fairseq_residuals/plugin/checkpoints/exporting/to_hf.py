@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import P
 from fairseq_residuals.plugin.checkpoints.safetensors_file import without_copies, write_tensors
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.norms import OWN, factory_of
 from fairseq_residuals.wirings.export.assemble import assemble
 from fairseq_residuals.wirings.export.pieces import CONTINUED, FILES, WORD_START, read_codes, read_dictionary
 
@@ -93,9 +96,13 @@ def write_hf(checkpoint: PortableCheckpoint, files: TokenizerFiles | None, folde
 
 def modeling_source(settings: ModelSettings) -> str:
     """Return the source of the model's wirings and of what they need; it imports torch and transformers alone."""
-    stacks = filter(None, (settings.encoder, settings.decoder))
-    wirings = sorted({part.variant.__module__ for stack in stacks for part in stack.wiring.parts})
-    names = ", ".join(sorted({stack.residual for stack in filter(None, (settings.encoder, settings.decoder))}))
+    stacks = list(filter(None, (settings.encoder, settings.decoder)))
+    parts = [part for stack in stacks for part in stack.wiring.parts]
+    norms = {part.config.norm_type for part in parts}.difference(OWN)
+    if not all("register_norm(" in inspect.getsource(sys.modules[factory_of(norm).__module__]) for norm in norms):
+        raise UserError(f"norm_type={', '.join(norms)}: define a norm's class in the file that registers it")
+    wirings = sorted({maker.__module__ for maker in [*(part.variant for part in parts), *map(factory_of, norms)]})
+    names = ", ".join(sorted({stack.residual for stack in stacks}))
     own = {"fairseq_residuals", *(module.partition(".")[0] for module in wirings)}
     try:
         return assemble(
