@@ -155,6 +155,8 @@ def test_a_command_imports_a_file(
     assert "as the file has them" in shown and "or derf or squared" in shown
     assert main(["--import", str(tmp_path / "none.py"), "list"]) == 1
     assert "none.py fails: FileNotFoundError" in capsys.readouterr().err
+    assert main(["--import", str(tmp_path), "list"]) == 1  # a folder, as --user-dir takes it
+    assert "give one whose name ends in .py" in capsys.readouterr().err
 
 
 class Centred(nn.Module):

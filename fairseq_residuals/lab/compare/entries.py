@@ -162,7 +162,8 @@ def load(path: Path, *, wirings: bool = True) -> list[str]:
     name = f"{_LOADED}{path.stem}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
+        if spec is None or spec.loader is None:
+            raise UserError(f"{path} is no file of Python: give one whose name ends in .py")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
