@@ -111,27 +111,17 @@ def test_a_wiring_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_wiring_of_ones_own_with_a_number_as_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    mine = tmp_path / "mine.py"
+    mine = tmp_path / "one_gain.py"
     mine.write_text(
-        "import torch\n"
-        "from fairseq_residuals import Connection, Variant, register_variant\n"
-        "class One(Connection):\n"
-        "    def __init__(self, site):\n"
-        "        super().__init__(site)\n"
-        "        self.gain = torch.nn.Parameter(torch.tensor(0.5))\n"
-        "    def write(self, s, y):\n"
-        "        return s | {'x': s['x'] + self.gain * y}\n"
-        "@register_variant('one_gain')\n"
-        "class OneGain(Variant):\n"
-        "    title, paper, year, verified, connection = 'One gain', 'Me 2026', 2026, 'nothing', One\n"
-        "    @classmethod\n"
-        "    def equations(cls, o):\n"
-        "        return ('x = x + gain F(x)',)\n"
+        "from fairseq_residuals import Variant\nfrom tests.test_own_wiring import Halved\n"
+        "class Mine(Variant):\n    connection = Halved\n"
     )
     assert main(["--import", str(mine), "conformance", str(tmp_path), "--wirings", "one_gain"]) == 0
     kit = numpy_files.load_file(tmp_path / "one_gain.safetensors")
     x = kit["input"]
     for i in range(4):
         for name in ("self_attn", "ffn"):
-            x = x + kit[f"{i}.{name}_connection.gain"] * (x @ kit[f"{i}.{name}.weight"].T)
+            part = f"{i}.{name}_connection"
+            fed = norm(x, kit[f"{part}.norm.weight"], kit[f"{part}.norm.bias"])
+            x = x + kit[f"{part}.gain"] * (fed @ kit[f"{i}.{name}.weight"].T)
     np.testing.assert_allclose(kit["output"], x)

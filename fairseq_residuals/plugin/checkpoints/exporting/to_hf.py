@@ -62,9 +62,7 @@ def find_dictionaries(folder: Path, settings: dict[str, Any]) -> tuple[Path, Pat
     else:
         languages = settings.get("source_lang"), settings.get("target_lang")
         if not all(isinstance(lang, str) and Path(lang).name == lang for lang in languages):
-            raise UserError(
-                "the checkpoint does not say which languages it translates, so its dictionaries are unknown"
-            )
+            raise UserError("the checkpoint names no languages of its translation: its dictionaries are unknown")
         source, target = (folder / f"dict.{lang}.txt" for lang in languages)
     for path in (source, target):
         if not path.is_file():
@@ -121,7 +119,6 @@ def config(settings: ModelSettings, *, with_tokenizer: bool) -> dict[str, Any]:
     classes: dict[str, Any] = {"AutoConfig": f"{MODELING}.ResidualConfig", auto: f"{MODELING}.{ours}"}
     if with_tokenizer:
         classes["AutoTokenizer"] = [f"{TOKENIZER}.ResidualTokenizer", None]
-    tied = settings.share_input_output or settings.share_all
     return {
         "architectures": [ours],
         "auto_map": classes,
@@ -133,7 +130,7 @@ def config(settings: ModelSettings, *, with_tokenizer: bool) -> dict[str, Any]:
         "num_hidden_layers": settings.decoder.layers,
         "num_attention_heads": settings.decoder.heads,
         "max_position_embeddings": settings.decoder.max_positions,
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": settings.share_input_output or settings.share_all,
         "dtype": "float32",
         **_special(pair),
     }
@@ -146,14 +143,13 @@ def _special(pair: bool) -> dict[str, int]:
 
 def _generation(settings: ModelSettings) -> dict[str, Any]:
     """fairseq-generate's defaults."""
-    longest = min(LONGEST, settings.decoder.max_positions - 1)
     return {
         **_special(settings.encoder is not None),
         "num_beams": BEAMS,
         "early_stopping": True,
         "length_penalty": 1.0,
         "min_new_tokens": 1,
-        "max_new_tokens": longest + 1,
+        "max_new_tokens": min(LONGEST + 1, settings.decoder.max_positions),
         "do_sample": False,
     }
 
@@ -219,8 +215,7 @@ def unsplit_words(files: TokenizerFiles) -> list[str]:
     pieces = {"--codes": f"*{CONTINUED}", "--sentencepiece": f"{WORD_START}*"}
     words = read_dictionary(files.source)
     return [
-        f"{files.source} has pieces of words, such as {found[0]}: without {flag}, the tokenizer splits text at spaces"
-        " alone"
+        f"{files.source} has pieces of words, such as {found[0]}: without {flag}, text is split at spaces alone"
         for flag, pattern in pieces.items()
         if (found := fnmatch.filter(words, pattern))
     ]
