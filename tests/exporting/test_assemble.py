@@ -52,10 +52,8 @@ def test_public_names_bring_their_modules_alone(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (
-            "from parts.one import used\n\ndef helper(): return used\n",
-            "helper is defined in parts.two",
-        ),
+        ("from parts.one import used\n\ndef helper(): return used\n", "helper is defined in parts.two"),
+        ("import fairseq_residuals\n", "from fairseq_residuals import NAME"),
         ("from parts.one import used\nfrom os import path as json\n", "json is imported in two ways"),
         ("from parts.one import used as other\n", "without `as`"),
         ("import parts.one\n", "from parts.one import NAME"),
@@ -68,7 +66,7 @@ def test_what_cannot_be_one_file_is_refused(
     one = "import json\n\nused = json.dumps(1)\n\n\ndef helper(): return 1\n"
     package(tmp_path, monkeypatch, one=one, two=second)
     with pytest.raises(ValueError, match=message):
-        assemble("", ["parts.two"], ["parts"])
+        assemble("", ["parts.two"], ["parts", "fairseq_residuals"])
 
 
 def test_all_wirings_at_once_need_torch_alone(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _module(name: str, source: str, packages: tuple[str, ...]) -> Module:
 def _inside(node: ast.Import | ast.ImportFrom, packages: tuple[str, ...]) -> list[str]:
     """Return the modules of these packages that a statement imports from."""
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-    if names == ["fairseq_residuals"]:  # the public names, each with a module of its own
+    if isinstance(node, ast.ImportFrom) and names == ["fairseq_residuals"]:  # public names, each of a module of its own
         names = [getattr(fairseq_residuals, alias.name).__module__ for alias in node.names]
     # a module beside the package belongs to it by its name: fairseq_residuals_errors
     return [name for name in names if any(name == p or name.startswith((f"{p}.", f"{p}_")) for p in packages)]
