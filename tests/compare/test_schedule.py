@@ -2,14 +2,26 @@
 
 import math
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fairseq_residuals.lab.compare import command
 from fairseq_residuals.lab.compare.cells import Cell, Ended, Result, judged
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.schedule import Plan, at_best_rate, best_rate, is_edge, next_cells, rate_losses
+from fairseq_residuals.lab.compare.schedule import (
+    Plan,
+    at_best_rate,
+    best_rate,
+    cells_of,
+    is_edge,
+    next_cells,
+    rate_losses,
+)
 from fairseq_residuals.lab.compare.verdict import decide
 
 PRE_LN, B2T = Entry("pre_ln", "pre_ln", ""), Entry("b2t", "b2t", "")
@@ -57,7 +69,24 @@ def test_rates_of_an_earlier_call_leave_no_gap_beside_the_best() -> None:
 def test_seeds_follow_at_the_best_rate_paired_and_the_baseline_has_more() -> None:
     results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.004})
     further = [o.key for o in results if o.seed > 1]
-    assert further == [("pre_ln", 0.002, 2), ("b2t", 0.004, 2), ("pre_ln", 0.002, 3), ("pre_ln", 0.002, 4)]
+    assert further == [("pre_ln", 0.002, 2), ("pre_ln", 0.002, 3), ("pre_ln", 0.002, 4), ("b2t", 0.004, 2)]
+
+
+def test_no_entry_waits_for_another_and_the_same_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rate of b2t ends only once Pre-LN, whose rates are known, has begun its seeds."""
+    best, seeds_begun = {"pre_ln": 0.002, "b2t": 0.0005}, threading.Event()
+
+    def train(comparison: Any, cell: Cell, *_: Any) -> Result:
+        if cell.seed > 1:
+            seeds_begun.set()
+        assert cell.key != ("b2t", 0.001, 1) or seeds_begun.wait(60)
+        return result(*cell.key, abs(math.log2(cell.lr / best[cell.entry.name])))
+
+    monkeypatch.setattr(command, "carry_out", train)
+    results: list[Result] = []
+    comparison: Any = SimpleNamespace(rung=SimpleNamespace(updates=80))
+    command._train(comparison, PLAN, results, list, dict.fromkeys(best, 1.0), [{}, {}], math.inf, None)
+    assert {o.key for o in results} == {o.key for o in carry_out(PLAN, best)} and len(results) == 12
 
 
 @pytest.mark.parametrize(
@@ -130,7 +159,7 @@ def test_where_all_rates_diverge_lower_ones_are_tried_and_no_seeds(ended: Ended)
     plan = replace(PLAN, entries=[PRE_LN, B2T])
     results = [result("pre_ln", lr, 1, abs(lr - 0.002)) for lr in plan.rates]
     results += [result("b2t", lr, 1, 9.0, ended) for lr in plan.rates]
-    assert [(c.entry.name, c.lr) for c in next_cells(plan, results)] == [("b2t", 0.0005)]
+    assert [c.lr for c in cells_of(B2T, plan, results)] == [0.0005]
     while cells := next_cells(plan, results):
         results += [result(c.entry.name, c.lr, c.seed, 9.0, ended if c.entry == B2T else "learned") for c in cells]
     assert {o.seed for o in results if o.entry == "b2t"} == {1}

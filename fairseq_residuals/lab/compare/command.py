@@ -27,7 +27,7 @@ from fairseq_residuals.lab.compare.cells import (
 )
 from fairseq_residuals.lab.compare.checks import FEW_ROUNDS, ROUNDS, look, seconds_of_a_run
 from fairseq_residuals.lab.compare.entries import read_entries
-from fairseq_residuals.lab.compare.schedule import Plan, next_cells
+from fairseq_residuals.lab.compare.schedule import Plan, cells_of, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, check_test_set, folder_task, make_copy
 from fairseq_residuals.lab.recipes.compose import key_of
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
@@ -261,6 +261,8 @@ def _train(
 ) -> None:
     """Train cells until all are done, or none would end before the deadline; ``results`` grows.
 
+    Each entry goes on by itself, so that none waits for another's rates, and the same cells come of any order of ends.
+
     Args:
         save: writes all results to runs.csv.
     """
@@ -276,13 +278,21 @@ def _train(
         else:
             made[run] = carry_out(comparison, cell, runner, run)
 
-    def keep(run: Run) -> None:
-        if run in made:
-            results.append(made.pop(run))
-            save()
+    def begin(cell: Cell) -> Run:
+        run = Run(cell.name, partial(work, cell), comparison.rung.updates)
+        cells[run] = cell
+        return run
 
-    while cells := next_cells(plan, results):
-        before = len(results)
-        runner.run_all([Run(cell.name, partial(work, cell), comparison.rung.updates) for cell in cells], keep)
-        if len(results) == before:
+    def finish(run: Run) -> None:
+        entry = cells.pop(run).entry
+        if run not in made:
             return
+        results.append(made.pop(run))
+        save()
+        if entry not in (cell.entry for cell in cells.values()):
+            runs.extend(map(begin, cells_of(entry, plan, results)))
+            runs.sort(key=lambda run: cells[run].seed)
+
+    cells: dict[Run, Cell] = {}
+    runs = [*map(begin, next_cells(plan, results))]
+    runner.run_all(runs, finish)

@@ -113,24 +113,27 @@ def next_rates(losses: Grid, plan: Plan) -> list[float]:
 
 def next_cells(plan: Plan, results: Sequence[Result]) -> list[Cell]:
     """Return the cells that can be trained now, in order of worth; none if all is done."""
-    rates = {entry: rate_losses(entry, results) for entry in plan.entries}
-    if grid := [Cell(entry, lr, FIRST_SEED) for entry in plan.entries for lr in next_rates(rates[entry], plan)]:
-        return grid
-    done = {result.key for result in results}
-    best = {entry: best_rate(losses) for entry, losses in rates.items()}
-    wanted = [
-        Cell(entry, lr, seed)
-        for seed in range(FIRST_SEED, FIRST_SEED + max(plan.seeds_of(entry) for entry in plan.entries))
-        for entry, lr in best.items()
-        if lr is not None and seed < FIRST_SEED + plan.seeds_of(entry)
-    ]
-    if cells := [cell for cell in wanted if cell.key not in done]:
+    cells = [cell for entry in plan.entries for cell in cells_of(entry, plan, results)]
+    return sorted(cells, key=lambda cell: cell.seed)
+
+
+def cells_of(entry: Entry, plan: Plan, results: Sequence[Result]) -> list[Cell]:
+    """Return the cells that an entry needs now: rates, or else seeds at the best, or else at those that are close.
+
+    What it needs next is known once these are done, whatever becomes of the other entries.
+    """
+    losses, done = rate_losses(entry, results), {result.key for result in results}
+
+    def lacking(lr: float, seeds: int) -> list[Cell]:
+        cells = [Cell(entry, lr, seed) for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
+        return [cell for cell in cells if cell.key not in done]
+
+    if rates := next_rates(losses, plan):
+        return [Cell(entry, lr, FIRST_SEED) for lr in rates]
+    best = best_rate(losses)
+    if best is not None and (cells := lacking(best, plan.seeds_of(entry))):
         return cells
-    for entry, losses in rates.items():
-        for lr in close_rates(losses):
-            further = (Cell(entry, lr, seed) for seed in range(FIRST_SEED, FIRST_SEED + plan.seeds))
-            cells += [cell for cell in further if cell.key not in done][:1]
-    return cells
+    return [cell for lr in close_rates(losses) for cell in lacking(lr, plan.seeds)[:1]]
 
 
 def at_best_rate(entry: Entry, results: Sequence[Result], plan: Plan) -> list[Result]:

@@ -19,7 +19,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -213,11 +212,12 @@ class Runner:
             raise CommandFailed(message, log, usage)
         return usage
 
-    def run_all(self, runs: Sequence[Run], finished: Callable[[Run], None] = lambda run: None) -> None:
+    def run_all(self, runs: list[Run], finished: Callable[[Run], None] = lambda run: None) -> None:
         """Do all runs, as many at a time as there are environments, and show on stderr where they are.
 
         Args:
-            finished: is called with each run that came to its end, in this thread.
+            runs: taken from its front; it is empty in the end.
+            finished: is called with each run that came to its end, in this thread, and may add to ``runs``.
 
         Raises:
             UserError: one of them failed; the others are stopped.
@@ -229,19 +229,19 @@ class Runner:
         def begin_thread() -> None:
             self._own.environment = environments.get()
 
+        begun: list[Run] = []
         with (
             terminable(),
             ThreadPoolExecutor(len(self.environments), initializer=begin_thread) as pool,
-            lines(runs) as refresh,
+            lines(begun) as refresh,
         ):
-            # a run is given to the pool when it can begin: a thread that has just failed would take the next by itself
-            waiting, pending = iter(runs), dict[Future[None], Run]()
+            pending: dict[Future[None], Run] = {}
             try:
-                while True:
-                    for run in islice(waiting, len(self.environments) - len(pending)):
-                        pending[pool.submit(run.work, run)] = run
-                    if not pending:
-                        break
+                while runs or pending:
+                    # a run is given to the pool when it can begin: a thread that has just failed would take the next
+                    while runs and len(pending) < len(self.environments):
+                        begun.append(runs.pop(0))
+                        pending[pool.submit(begun[-1].work, begun[-1])] = begun[-1]
                     for future in wait(pending, timeout=0.5, return_when=FIRST_COMPLETED).done:
                         run = pending.pop(future)
                         future.result()
