@@ -89,6 +89,24 @@ def test_checkpoints_may_name_options_that_went(name: str) -> None:
             Wiring.parse(name, f"{former}3")
 
 
+@pytest.mark.parametrize(
+    ("name", "idle", "needed"),
+    [
+        ("residual_multiplier", "scale_depth=2", "multiplier=depth"),
+        ("unet_skip", "middle=1", "backout=true"),
+        ("x0_lambdas", "middle=1", "backout=true"),
+        ("complete_p", "base_width=8", "mup=true"),
+        ("delta_attnres", "as_coded=true", "block=1"),
+        ("pre_ln", "base_depth=3", "depth_mup=true"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(name: str, idle: str, needed: str) -> None:
+    with pytest.raises(UserError, match=f"{idle.split('=')[0]} of {name} would do nothing without"):
+        Wiring.parse(name, idle).check("decoder", 4, alone=True)
+    for valid in (f"{idle},{needed}", needed, Wiring.parse(name).args):
+        Wiring.parse(name, valid).check("decoder", 4, alone=True)
+
+
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match="registered already"):
         register_variant("b2t")(Variant)

@@ -44,28 +44,27 @@ def common_options(init: str = "fairseq", init_scale: str = "1") -> str:
     return f"init={init},init_scale={init_scale},{others}"
 
 
-def choices(name: str) -> list[str]:
-    """Every value other than the default that an option of the variant can take, as far as they can be listed."""
-    common, found = options_of(Variant.Config), []
-    for option in options_of(VARIANTS[name].Config).values():
-        if option.name in common:
-            continue
-        values: tuple[Any, ...] = get_args(option.type) if get_origin(option.type) is Literal else ()
+def choices(name: str, most: int = 1) -> list[str]:
+    """Every value other than the default that an option of the variant can take, as far as they can be listed.
+
+    Args:
+        most: options at a time; of several, each combination that does not contradict itself.
+    """
+    common, variant, values = options_of(Variant.Config), VARIANTS[name], list[str]()
+    options = options_of(variant.Config)
+    for option in (option for option in options.values() if option.name not in common):
+        own: tuple[Any, ...] = get_args(option.type) if get_origin(option.type) is Literal else ()
         if option.type is bool:
-            values = (True, False)
-        found += [f"{option.name}={str(v).lower()}" for v in values if v != option.default]
+            own = (True, False)
+        values += [f"{option.name}={str(v).lower()}" for v in own if v != option.default]
         if option.type is int:
-            found += [f"{option.name}={n}" for n in (0, 1) if (option.minimum or 0) <= n != option.default]
-    return found
-
-
-def pairs_of_choices(name: str) -> list[str]:
-    """Each two of these values that are of two options and do not contradict each other."""
-    variant, found = VARIANTS[name], []
-    for one, other in itertools.combinations(choices(name), 2):
-        if one.partition("=")[0] != other.partition("=")[0]:
-            config = parse_options(name, variant.Config, f"{one},{other}")[0]
-            found += [] if variant.contradiction(config) else [f"{one},{other}"]
+            values += [f"{option.name}={n}" for n in (0, 1) if (option.minimum or 0) <= n != option.default]
+    found = []
+    for chosen in itertools.combinations(values, most):
+        if len({value.partition("=")[0] for value in chosen}) == most:
+            config = parse_options(name, variant.Config, ",".join(chosen))[0]
+            if not variant.contradiction(config) and not any(o.is_idle(config) for o in options.values()):
+                found.append(",".join(chosen))
     return found
 
 

@@ -70,7 +70,9 @@ class CommonOptions:
         minimum=0.01,
         maximum=1.0,
     )
-    base_depth: int = option(2, "layers at which depth_mup changes nothing", minimum=1, maximum=MOST_LAYERS)
+    base_depth: int = option(
+        2, "layers at which depth_mup changes nothing", minimum=1, maximum=MOST_LAYERS, only_with="depth_mup"
+    )
 
     @property
     def gated(self) -> str:

@@ -38,6 +38,16 @@ class Option:
     """Whether a trained model is the same whatever the value: it says how weights start, or what is dropped."""
     choices: Callable[[], tuple[str, ...]] | None = None
     """A function that returns the valid texts, where a program may add to them; None: the type says which are valid."""
+    only_with: str = ""
+    """Other option, or its ``name=value``, without which this one does nothing."""
+
+    def is_idle(self, config: Any) -> bool:
+        """Return whether ``config`` has a value of its own for this option, which there does nothing."""
+        name, _, value = self.only_with.partition("=")
+        if not name or getattr(config, self.name) == self.default:
+            return False
+        other = getattr(config, name)
+        return show_value(other) != value if value else not other
 
     def describe(self) -> str:
         """Return the values that are valid, in words."""
@@ -86,13 +96,14 @@ def option(
     maximum: float | None = None,
     for_training: bool = False,
     choices: Callable[[], tuple[str, ...]] | None = None,
+    only_with: str = "",
 ) -> T:
     """Declare a field of a wiring's ``Config``; the other arguments are those of :class:`Option`.
 
     The field's annotation is bool, int, float, str, a Literal, or a union of them.
     """
     said = {"help": help, "minimum": minimum, "maximum": maximum, "for_training": for_training, "choices": choices}
-    return typing.cast(T, dataclasses.field(default=default, metadata=said))
+    return typing.cast(T, dataclasses.field(default=default, metadata=said | {"only_with": only_with}))
 
 
 @functools.cache

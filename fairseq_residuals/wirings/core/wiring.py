@@ -191,6 +191,9 @@ class Wiring:
                 raise UserError(f"wiring {part.name!r} cannot be used there: {reason}")
             if reason := part.variant.contradiction(part.config):
                 raise UserError(f"wiring {part.name!r} cannot take {reason}; leave it out")
+            for option in options_of(part.variant.Config).values():
+                if option.is_idle(part.config):
+                    raise UserError(f"option {option.name} of {part.name} would do nothing without {option.only_with}")
             if "norm_eps" in part.given and part.config.norm_eps and not takes_eps(part.config.norm_type):
                 raise UserError(
                     f"option norm_eps would do nothing: a norm of norm_type={part.config.norm_type} has no argument eps"

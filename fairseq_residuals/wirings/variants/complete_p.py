@@ -89,9 +89,16 @@ class CompleteP(OptionalTopNorm):
             True, "as for every wiring; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
         )
         mup: bool = option(False, "the rules for width, too: initialisation, scores, output, Adam's groups")
-        base_width: int = option(256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6)
+        base_width: int = option(
+            256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6, only_with="mup"
+        )
         init_std: float = option(
-            0.02, "standard deviation of weights at that width", minimum=1e-6, maximum=LARGEST, for_training=True
+            0.02,
+            "standard deviation of weights at that width",
+            minimum=1e-6,
+            maximum=LARGEST,
+            for_training=True,
+            only_with="mup",
         )
 
     @classmethod

@@ -53,7 +53,7 @@ class DeltaAttnRes(OptionalTopNorm):
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
         block: int = option(0, "layers per source; 0: sub-layers", minimum=0, maximum=MOST_LAYERS)
-        as_coded: bool = option(False, "blocks as in the authors' code")
+        as_coded: bool = option(False, "blocks as in the authors' code", only_with="block")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

@@ -48,7 +48,9 @@ class ResidualMultiplier(OptionalTopNorm):
         multiplier: Literal["depth"] | float = option(
             0.22, "m; depth: scale_depth / sqrt(L)", minimum=0.0, maximum=LARGEST
         )
-        scale_depth: float = option(1.4, "c of multiplier=depth", minimum=0.0, maximum=LARGEST)
+        scale_depth: float = option(
+            1.4, "c of multiplier=depth", minimum=0.0, maximum=LARGEST, only_with="multiplier=depth"
+        )
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

@@ -75,10 +75,10 @@ def subtracted_middle(o: Any) -> tuple[str, ...]:
     )
 
 
-def middle_option() -> Literal["half"] | int:
-    """Return a field of a variant's options: which layer is the middle."""
+def middle_option(only_with: str = "") -> Literal["half"] | int:
+    """Return a field of a variant's options: which layer is the middle; ``only_with`` as in :class:`.Option`."""
     text = "the layer whose output is subtracted, from 0; half: L / 2, but never the last"
-    return option("half", text, minimum=0, maximum=MOST_LAYERS)
+    return option("half", text, minimum=0, maximum=MOST_LAYERS, only_with=only_with)
 
 
 def partner(layer: int, depth: int, unpaired: Literal["middle", "last"]) -> int | None:
@@ -162,7 +162,7 @@ class UnetSkip(LongSkips):
         unpaired: Literal["middle", "last"] = option("middle", "which of an odd number of layers has no partner")
         x0: bool = option(False, "mix in the embedding after the skip; see x0_lambdas")
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
-        middle: Literal["half"] | int = middle_option()
+        middle: Literal["half"] | int = middle_option("backout")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

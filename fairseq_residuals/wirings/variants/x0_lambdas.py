@@ -42,7 +42,7 @@ class X0Lambdas(LongSkips):
     class Config(OptionalTopNorm.Config):
         start: Literal["pre_ln", "nanochat"] = option("pre_ln", "where the weights start", for_training=True)
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
-        middle: Literal["half"] | int = middle_option()
+        middle: Literal["half"] | int = middle_option("backout")
         stream_rate: float = option(
             1.0, "factor on Adam's rate of r; nanochat: 0.01", minimum=1e-6, maximum=LARGEST, for_training=True
         )
