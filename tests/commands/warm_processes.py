@@ -97,6 +97,8 @@ def become(argv: Sequence[str], environment: Mapping[str, str], streams: Sequenc
     tempfile.tempdir = None
     sys.argv, sys.path[0] = list(argv), os.path.dirname(argv[0])
     gc.freeze()  # what was imported before the fork stays
+    # a child of the server would load data in processes that the server starts, and these import everything anew
+    multiprocessing.set_start_method("fork" if sys.platform == "linux" else None, force=True)
     # safe with one thread (see environment() in running.py): there is no pool of threads that a fork would break
     torch.multiprocessing.spawn = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
     status: object = 0

@@ -8,17 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_by_forks import printed_by_forks
 
 from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.compare import command
 from fairseq_residuals.lab.compare.cells import HEADER, Cell, Comparison, Result, read_results
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
-from fairseq_residuals.lab.recipes.runner import Run, Runner
 from fairseq_residuals.plugin.folders import locked
 
 TWIN = """from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
@@ -243,7 +245,21 @@ def test_runs_that_were_scored_otherwise_are_of_another_comparison(tmp_path: Pat
     assert usual.shared != replace(usual, overrides=("recipe.evaluate.flags.beam=9",)).shared
 
 
-def test_rates_that_were_not_asked_for_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def made_up(cell: Cell, facts: Mapping[str, Any]) -> Result:
+    """What a run would have come to, without the run."""
+    usual = {"entry": cell.entry.name, "lr": cell.lr, "seed": cell.seed, "curve": "16:2", "valid_loss": 2.0}
+    usual |= {field.name: 0 for field in fields(Result) if field.name not in usual} | {"ended": "learned"}
+    return Result(**(usual | facts))  # type: ignore[arg-type]
+
+
+def test_rates_that_were_not_asked_for_do_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carry_out(comparison: Comparison, cell: Cell, *_: Any) -> Result:
+        facts = {"settings": comparison.shared, "data": comparison.data_digest, "unigram_loss": 4.0, "reason": ""}
+        return made_up(cell, facts | {"score": None, "signature": ""})
+
+    monkeypatch.setattr(command, "carry_out", carry_out)
     flags = ["compare", "b2t", *TINY, "--out", str(tmp_path)]
     assert main([*flags, "--rates", "0.01", "0.02"]) == 0
     before = {o.key for o in read_results(runs_csv(tmp_path))}
@@ -267,12 +283,10 @@ def test_no_run_begins_that_would_end_too_late(tmp_path: Path, capsys: pytest.Ca
 def test_a_failed_run_ends_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> Result:
-        ended = {"ended": "failed", "reason": "no memory"} if cell.entry.name == "b2t" else {"ended": "learned"}
-        given = {"entry": cell.entry.name, "lr": cell.lr, "seed": cell.seed, "curve": "16:2", "valid_loss": 2.0} | ended
-        return Result(**({field.name: 0 for field in fields(Result)} | given))  # type: ignore[arg-type]
-
-    monkeypatch.setattr("fairseq_residuals.lab.compare.command.carry_out", fail)
+    no_memory = {"ended": "failed", "reason": "no memory"}
+    monkeypatch.setattr(
+        command, "carry_out", lambda _, cell, *__: made_up(cell, no_memory if "b2t" in cell.name else {})
+    )
     assert main(["compare", "b2t", *TINY, "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr()
     assert "b2t: failed at every rate from 0.01 to 0.01." in printed.out

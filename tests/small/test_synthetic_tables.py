@@ -68,7 +68,7 @@ def test_several_languages_are_scored_in_both_directions_of_each_pair(tmp_path: 
     """Of Table 4 of ResiDual's paper, on random text that stands in for OPUS-100."""
     out = tmp_path / "out"
     stand_in("opus100", out)
-    few = ["optimization.update_freq=[1]", "checkpoint.save_interval_updates=1"]
+    few = ["optimization.update_freq=[1]", "checkpoint.save_interval_updates=1", "dataset.num_workers=0"]
     reproduced("resi_dual/table4", "Pre-LN/18", out, *SHALLOW, *NARROW, *few)
     (trained,) = out.glob("out/*/*/*/*/seed1379")
     assert (trained / "checkpoints/checkpoint_last.pt").is_file()
