@@ -100,6 +100,8 @@ def test_a_long_line_takes_no_longer_than_its_length() -> None:
 
 def test_plain_text_is_no_generation() -> None:
     assert is_generation(generated(0))
+    quiet = "2026-11-28 12:00:00 | INFO | fairseq_cli.generate | Translated 2 sentences (9 tokens) in 0.1s"
+    assert is_generation([quiet])  # which has no hypotheses, and says so
     assert not is_generation(["H-0 is a name", "H-0\tis", "H-1\tis\tnone"])
 
 

@@ -61,8 +61,8 @@ class Generation:
 
 
 def is_generation(lines: Iterable[str]) -> bool:
-    """Return whether the lines are what fairseq-generate printed, judged by an H- line with its score."""
-    return any(re.match(r"H-\d+\t-?(?:\d|inf|nan)[^\t]*\t", line) for line in lines)
+    """Return whether the lines are what fairseq-generate printed: an H- line with its score, or a line of its log."""
+    return any(re.match(r"H-\d+\t-?(?:\d|inf|nan)[^\t]*\t", line) or _LOG.search(line) for line in lines)
 
 
 def read_generation(path: str | Path) -> Generation:
@@ -104,7 +104,8 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
         current[kind] = number
     if not texts["H"]:
         raise UserError(
-            f"{name} has no hypotheses: what fairseq-generate prints has lines such as H-0<TAB>-0.5<TAB>text"
+            f"{name} has no hypotheses: what fairseq-generate prints without --quiet has lines such as"
+            " H-0<TAB>-0.5<TAB>text"
         )
     missing = max(texts["H"]) + 1 - len(texts["H"])
     if missing:
