@@ -33,10 +33,15 @@ def result(entry: Entry, seed: int) -> Result:
     return replace(test_schedule.result(entry.name, 0.001, seed, loss), device="a <processor>")
 
 
-def page(folder: Path) -> Path:
-    """The report of results of three wirings, of which one is better."""
+def compared(folder: Path) -> Comparison:
     comparison = Comparison(TASKS["copy"], RUNGS["xs"], 2, folder, folder, 0)
     vars(comparison).update(unigram_loss=4.0, data_digest="d", shared="s")  # there is no data
+    return comparison
+
+
+def page(folder: Path) -> Path:
+    """The report of results of three wirings, of which one is better."""
+    comparison = compared(folder)
     plan = Plan(ENTRIES, (0.001,), False, 3, 3)
     starts = {entry.name: replace(START, seconds=0.5 + i) for i, entry in enumerate(ENTRIES)}
     results = [result(entry, seed) for entry in ENTRIES for seed in (1, 2, 3)]
@@ -60,6 +65,14 @@ def test_a_wiring_whose_runs_failed_is_not_said_to_diverge() -> None:
         "mudd: failed at every rate from 0.001 to 0.001.",
         "b2t: diverged at every rate from 0.001 to 0.001.",
     ]
+
+
+def test_a_plan_counts_the_runs_that_are_left(tmp_path: Path) -> None:
+    plan = Plan(ENTRIES, (0.001,), False, 3, 3)
+    results = [result(ENTRIES[0], seed) for seed in (1, 2, 3)] + [result(ENTRIES[1], 1)]
+    starts, seconds = dict.fromkeys(("pre_ln", "mudd", "b2t"), START), dict.fromkeys(("pre_ln", "mudd", "b2t"), 60.0)
+    text = report.plan_text(compared(tmp_path), plan, results, starts, seconds, 1)
+    assert "About 5 more runs of 60 seconds, 1 at a time: 5 min" in text
 
 
 def test_long_names_are_folded() -> None:

@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         on_a_core = max(1.0, here / cores())
         estimates = {name: on_a_core * seconds_of_a_run(comparison.rung, start) for name, start in starts.items()}
-        print(report.plan_text(comparison, plan, starts, estimates, len(jobs)), flush=True)
+        print(report.plan_text(comparison, plan, results, starts, estimates, len(jobs)), flush=True)
         if args.dry_run:
             return 0
         try:

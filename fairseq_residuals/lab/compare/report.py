@@ -6,6 +6,7 @@ import html
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from markdown_it import MarkdownIt
@@ -14,7 +15,7 @@ from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses
+from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, cells_of, is_edge, next_cells, rate_losses
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread
 from modern_fairseq.atomic_write import atomic_write
@@ -88,11 +89,17 @@ def _sizes(comparison: Comparison) -> str:
 
 
 def plan_text(
-    comparison: Comparison, plan: Plan, starts: Mapping[str, Start], estimates: Mapping[str, float], jobs: int
+    comparison: Comparison,
+    plan: Plan,
+    results: Sequence[Result],
+    starts: Mapping[str, Start],
+    estimates: Mapping[str, float],
+    jobs: int,
 ) -> str:
-    """Return the plan: what is compared, how it is decided, what it costs on this machine."""
-    extra = 2 if plan.grows else 0
-    runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
+    """Return the plan: what is compared, how it is decided, what is left of it, and what that costs on this machine."""
+    done = Counter(result.entry for result in results)
+    usual = len(plan.rates) + (2 if plan.grows else 0) - 1
+    runs = {e: max(usual + plan.seeds_of(e) - done[e.name], len(cells_of(e, plan, results))) for e in plan.entries}
     seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
     more = "more where rates are close; " if plan.adds_seeds else ""
     each = dict.fromkeys(f"{end(estimates.values()):.0f}" for end in (min, max))
@@ -105,8 +112,8 @@ def plan_text(
             "",
             *rule(comparison, plan),
             "",
-            f"About {sum(runs.values())} runs of {' to '.join(each)} seconds, {jobs} at a time: {takes}; {more}"
-            f"everything is in {comparison.folder}.",
+            f"About {sum(runs.values())} {'more ' if results else ''}runs of {' to '.join(each)} seconds, {jobs} at a"
+            f" time: {takes}; {more}everything is in {comparison.folder}.",
         ]
     )
 
