@@ -52,13 +52,6 @@ def test_the_best_of_another_run_in_the_process_is_not_this_ones(data_of, tmp_pa
     assert best[0] < best[1]
 
 
-def test_a_higher_limit_lets_it_go_on(data_of, tmp_path):
-    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *FIXED]
-    train(*flags, "--max-update", 4)
-    train(*flags, "--max-update", 6)
-    assert updates_of(tmp_path) == 6
-
-
 def test_patience_goes_on_counting_where_it_was(data_of, tmp_path):
     flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *FIXED, "--patience", 3, *NEVER_BETTER]
     train(*flags, "--max-epoch", 2)  # one validation that was not better

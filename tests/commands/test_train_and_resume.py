@@ -6,7 +6,7 @@ import re
 
 import pytest
 from running import assert_same, kill_at, load, succeed, weights
-from tiny_jobs import JOBS, SAVE_EVERY, UPDATES, WIKI103
+from tiny_jobs import JOBS, SAVE_EVERY, SPEECH, UPDATES, WIKI103
 
 from fairseq_residuals.wirings.core.wiring import Wiring
 
@@ -47,6 +47,7 @@ def test_training_starts_by_naming_what_it_trains(job, trained):
     assert re.search(rf"parameters: {sum(distinct.values()):,}$", before, re.M), before
 
 
+@pytest.mark.parametrize("job", [SPEECH, WIKI103], ids=lambda job: job.name, indirect=True)
 def test_killed_run_resumes_as_if_uninterrupted(job, data_of, trained, tmp_path):
     folder, whole = trained(job)
     flags = job.long_run(data_of(job), tmp_path)
