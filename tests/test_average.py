@@ -174,20 +174,14 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
     more = write(tmp_path / "more.pt", {"a": one, "b": two, "c": one})
     other = write(tmp_path / "other.pt", {"a": one, "b": one})
     whole = write(tmp_path / "whole.pt", {"a": one, "b": two.long()})
-    foreign = write(tmp_path / "foreign.pt", {"a": "text"})
     output = tmp_path / "average.pt"
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", good, more)
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", more, good)
     assert "b is torch.float32 (3,) in the one, torch.float32 (2,)" in refused(capsys, output, "--inputs", good, other)
     assert "b is torch.int64 (3,) in the one, torch.float32 (3,)" in refused(capsys, output, "--inputs", whole, good)
-    assert "'model' must hold tensors" in refused(capsys, output, "--inputs", good, foreign)
     assert f"there is no checkpoint {tmp_path / 'none.pt'}" in refused(
         capsys, output, "--inputs", good, tmp_path / "none.pt"
     )
-    torch.save([one], tmp_path / "list.pt")
-    assert "is not a fairseq checkpoint" in refused(capsys, output, "--inputs", tmp_path / "list.pt", good)
-    (tmp_path / "half.pt").write_bytes(good.read_bytes()[: good.stat().st_size // 2])
-    assert "is damaged" in refused(capsys, output, "--inputs", good, tmp_path / "half.pt")
 
 
 def test_other_wirings_are_not_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,6 @@ def test_a_corpus(tmp_path: Path) -> None:
 
 def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
     (tmp_path / "text").write_text("no checkpoint")
-    torch.save({"weights": torch.ones(1)}, tmp_path / "other.pt")
     _, settings, task = models.build("post_ln", arguments(*TINY))
     settings.arch = "transformer"
     model = ARCH_MODEL_REGISTRY["transformer"].build_model(settings, task)
@@ -163,8 +162,6 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "unknown stack": (["gradients", "--parts", *TINY, "--at", "top:1"], "has no such layer"),
         "at without parts": (["gradients", *TINY, "--at", "decoder:1"], "give both or none"),
         "no checkpoint": (["weights", "--checkpoint", f"{here}/none.pt"], "there is no checkpoint"),
-        "no weights file": (["weights", "--checkpoint", f"{here}/text"], "damaged"),
-        "no fairseq checkpoint": (["weights", "--checkpoint", f"{here}/other.pt"], "is not a fairseq checkpoint"),
         "stock checkpoint": (["gradients", "--checkpoint", f"{here}/stock.pt"], "fairseq-residuals import"),
         "misfit": (["gradients", "--checkpoint", f"{here}/misfit.pt"], "does not fit the model"),
         "an architecture": (["gradients", "--arch", "transformer_b2t_6l"], "--wirings says which architecture it is"),

@@ -190,8 +190,6 @@ def test_a_batch_that_was_left_out_ended_nothing(diagnose: Callable[..., str]) -
     ("content", "sentence"),
     [
         (None, "cannot be read"),
-        (b"hello", "has no record of fairseq-train"),
-        (b"PK\x03\x04hello", "has no record of fairseq-train"),
         # a text about training: what it says of errors is of none of its own
         (b"Where it runs out of memory, the job is killed: CUDA out of memory.\n", "has no record of fairseq-train"),
         ("\n".join([*healthy(), DONE, *healthy(5)]).encode(), "has several runs"),

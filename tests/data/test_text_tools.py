@@ -120,14 +120,6 @@ def test_segments_of_sgm_files() -> None:
         "</doc></refset>",
     ]
     assert list(parallel_text.segments("\n".join(lines))) == ["One &amp; two.", "Upper case", "over two lines", ""]
-    with pytest.raises(UserError, match="not closed"):
-        list(parallel_text.segments('<seg id="1">for ever'))
-
-
-def test_a_file_without_segments_is_no_sgm_file(tmp_path: Path) -> None:
-    (tmp_path / "x.sgm").write_text("plain text\n")
-    with pytest.raises(UserError, match="has no <seg>"):
-        list(parallel_text.sentences(tmp_path / "x.sgm", "sgm"))
 
 
 def test_talks_lose_addresses_but_keep_titles() -> None:

@@ -168,13 +168,12 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert torch.equal(read_checkpoint(path)["model"]["half"], checkpoint()["model"]["half"])
 
 
-@pytest.mark.parametrize("two_files", [False, True])
-def test_settings_are_data(two_files: bool, tmp_path: Path) -> None:
+def test_settings_in_a_file_of_their_own_are_data(tmp_path: Path) -> None:
+    """As those in one file are, of which tests/hostile has some."""
     path = write(tmp_path / "a.safetensors")
     settings = record_of(path)["settings"]
     change_settings(path, settings=settings | {"source_lang": "${oc.env:HOME}"})
-    if two_files:
-        as_two_files(path)
+    as_two_files(path)
     with pytest.raises(UserError, match=r"a\.safetensors has the setting .* which OmegaConf would compute"):
         read_checkpoint(path)
 

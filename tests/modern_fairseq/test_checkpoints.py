@@ -53,28 +53,12 @@ def test_what_fairseq_saves_comes_back(tmp_path, zipped):
     assert extra["meters"]["loss"].avg == 3.0
 
 
-@FORMATS
-def test_a_foreign_class_is_refused_and_named(tmp_path, zipped):
-    path = tmp_path / "foreign.pt"
-    torch.save({"model": {}, "args": fractions.Fraction(1, 3)}, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError) as caught:
-        checkpoints.load(path)
-    for part in (str(path), "fractions.Fraction"):
-        assert part in str(caught.value)
-
-
-@FORMATS
-@pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.7, 0.999])
-def test_a_truncated_file_is_named(tmp_path, zipped, kept):
-    path = tmp_path / "checkpoint.pt"
-    torch.save(everything(), path, _use_new_zipfile_serialization=zipped)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
-    with pytest.raises(UserError, match="damaged") as caught:
-        checkpoints.load(path)
-    assert str(path) in str(caught.value)
-    with open(path, "rb") as file, pytest.raises(UserError, match="damaged") as caught:
+def test_a_file_that_is_open_is_named(tmp_path):
+    """As one of a path, of which tests/hostile has the refusals."""
+    (tmp_path / "checkpoint.pt").write_bytes(b"half")
+    with open(tmp_path / "checkpoint.pt", "rb") as file, pytest.raises(UserError, match="damaged") as caught:
         checkpoints.load(file)
-    assert str(path) in str(caught.value)
+    assert str(tmp_path / "checkpoint.pt") in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
