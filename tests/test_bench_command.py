@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench_cases import FLAGS, TINY, here
+from refusals import refusal
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.bench import rounds
@@ -119,7 +120,4 @@ def test_nothing_measured_is_status_1(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_bad_input(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "train", *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    assert captured.err.startswith("fairseq-residuals bench: error: ") and sentence in captured.err
+    assert sentence in refusal(capsys, "bench", "train", *flags, status=2)

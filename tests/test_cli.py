@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import refusal
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare import command as compare
@@ -83,10 +84,7 @@ def test_the_variant_that_was_meant_is_named(name: str, variant: str) -> None:
 def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "checkpoint_best.pt"
     file.write_bytes(b"PK")
-    assert main(["explain", str(file)]) == 2
-    captured = capsys.readouterr()
-    assert f"{file} is a file: explain takes a wiring" in captured.err
-    assert captured.err.count("\n") == 1 and captured.out == ""
+    assert f"{file} is a file: explain takes a wiring" in refusal(capsys, "explain", file, status=2)
 
 
 @pytest.mark.parametrize(
@@ -100,22 +98,15 @@ def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureF
 def test_models_that_are_none(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments, "--out", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert sentence in refusal(capsys, *arguments, "--out", tmp_path, status=2)
 
 
 def test_show_names_the_command_that_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "mhc/n=8"]) == 1
-    assert "explain mhc/n=8 prints the equations with these options" in capsys.readouterr().err
+    assert "explain mhc/n=8 prints the equations with these options" in refusal(capsys, "show", "mhc/n=8")
 
 
 def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "b2t_"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("fairseq-residuals show: error: unknown wiring 'b2t_' (did you mean b2t?)")
-    assert captured.err.count("\n") == 1
+    assert "error: unknown wiring 'b2t_' (did you mean b2t?)" in refusal(capsys, "show", "b2t_")
 
 
 def test_output_that_is_not_read_to_its_end_is_no_error() -> None:
@@ -153,8 +144,4 @@ def test_without_a_checkout_a_command_says_so(
         monkeypatch.setattr(module, "CONFIGS", missing)
     for module in (published, table):
         monkeypatch.setattr(module, "PUBLISHED", missing)
-    assert main(command) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert f"there is no {missing}: it comes with a checkout of the repository" in captured.err
-    assert captured.err.count("\n") == 1
+    assert f"there is no {missing}: it comes with a checkout of the repository" in refusal(capsys, *command)

@@ -11,6 +11,7 @@ import torch
 from analysed_models import built, subject
 from fairseq.data.indexed_dataset import make_builder
 from fairseq.nan_detector import NanDetector
+from refusals import refusal
 from written_logs import ANEW, DONE, LAYERS, RESUMED, healthy, record
 
 from fairseq_residuals.__main__ import main
@@ -200,9 +201,7 @@ def test_bad_input(content: bytes | None, sentence: str, tmp_path: Path, capsys:
     file = tmp_path / "run"
     if content is not None:
         file.write_bytes(content)
-    assert main(["diagnose", str(file)]) == 2
-    captured = capsys.readouterr()
-    assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert sentence in refusal(capsys, "diagnose", file, status=2)
 
 
 def test_an_error_before_the_first_record(diagnose: Callable[..., str]) -> None:

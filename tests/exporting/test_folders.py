@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from refusals import refusal
 from torch import nn
 
 from fairseq_residuals.__main__ import main
@@ -38,11 +39,9 @@ def dictionaries(folder: Path) -> Path:
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: object) -> str:
     """The sentence with which a command is refused that must write nothing."""
     before = sorted(folder.rglob("*"))
-    assert main(list(map(str, arguments))) == 1
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1
+    said = refusal(capsys, *arguments)
     assert sorted(folder.rglob("*")) == before
-    return captured.err
+    return said
 
 
 @pytest.mark.parametrize(
