@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rotation import rotated
 from running import load, succeed
 from tiny import NO_DROPOUT
+from tiny_jobs import JOBS
 
 LENGTH = [
     "--max-update",
@@ -33,9 +35,10 @@ def run_of(job, data, folder, *precision):
 
 
 @pytest.mark.parametrize(
-    ("flag", "dtype", "error"), [("--fp16", torch.float16, 0.01), ("--bf16", torch.bfloat16, 0.05)]
+    ("job", "flag"), rotated(JOBS, ("--fp16", "--bf16")), indirect=["job"], ids=lambda part: getattr(part, "name", part)
 )
-def test_half_precision_follows_full_precision(flag, dtype, error, job, in_full, data_of, tmp_path):
+def test_half_precision_follows_full_precision(job, flag, in_full, data_of, tmp_path):
+    dtype, error = {"--fp16": (torch.float16, 0.01), "--bf16": (torch.bfloat16, 0.05)}[flag]
     full, half = in_full(job), run_of(job, data_of(job), tmp_path, flag)
     assert sorted(half.updates) == list(range(1, 11))
     assert half.losses == pytest.approx(full.losses, rel=error)

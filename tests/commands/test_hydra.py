@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from running import assert_same_weights, execute, load, succeed
+from running import assert_same_weights, execute, succeed
 from tiny_jobs import ADAM, TRANSLATION
 from yaml_configs import NESTED, config, hydra_argv
 
@@ -53,14 +51,3 @@ def test_nested_keys_and_wiring_train_what_flags_do(by_flags, data_of, tmp_path)
     use = TRANSLATION.use_flags(data_of(TRANSLATION), tmp_path / "save" / "checkpoint_last.pt")
     generated = succeed("fairseq-generate", *use, "--beam", 2, "--gen-subset", "test", "--max-len-b", 10)
     assert len(generated.hypotheses()["H"]) == 8
-
-
-def test_decoder_with_its_own_wiring(data_of, tmp_path):
-    settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
-    settings["model"] |= {"decoder_residual": "pre_ln", "decoder_residual_args": "final_norm=false"}
-    run = hydra(settings, tmp_path)
-    assert "encoder: 2 layers wired by b2t" in run.out
-    assert re.search(r"decoder: 2 layers wired by pre_ln \(init=fairseq,init_scale=1,\S+,final_norm=false\)", run.out)
-    saved = load(tmp_path / "save" / "checkpoint_last.pt")
-    assert not [name for name in saved["model"] if name.startswith("decoder.layer_norm")]
-    assert (saved["cfg"]["model"]["residual"], saved["cfg"]["model"]["decoder_residual"]) == ("b2t", "pre_ln")

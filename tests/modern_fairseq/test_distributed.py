@@ -1,6 +1,7 @@
 """Several processes on CPU."""
 
 import atexit
+import functools
 import os
 import signal
 import subprocess
@@ -106,11 +107,20 @@ def test_two_processes_work_together(tmp_path):
     }
 
 
+@pytest.fixture
+def forks(monkeypatch):
+    """Processes that need not import fairseq anew."""
+    fork = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
+    monkeypatch.setattr(torch.multiprocessing, "spawn", fork)
+
+
+@pytest.mark.usefixtures("forks")
 def test_a_users_mistake_on_any_rank_arrives_as_such():
     with pytest.raises(UserError, match=r"^no such thing as b3t$"):
         distributed_utils.call_main(configuration(), fail_on_one_rank, error=UserError("no such thing as b3t"))
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_bug_on_any_rank_arrives_with_its_traceback():
     with pytest.raises(
         torch.multiprocessing.ProcessRaisedException, match=r"fail_on_one_rank(.|\n)*ZeroDivisionError: x"
