@@ -20,7 +20,7 @@ from small_by_forks import printed_by_forks
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare import command
-from fairseq_residuals.lab.compare.cells import HEADER, Cell, Comparison, Result, read_results
+from fairseq_residuals.lab.compare.cells import Cell, Comparison, Result, read_results
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
 from fairseq_residuals.plugin.folders import locked
 
@@ -274,7 +274,6 @@ def test_no_run_begins_that_would_end_too_late(tmp_path: Path, capsys: pytest.Ca
     assert "b2t: not run." in capsys.readouterr().out
     (report,) = tmp_path.glob("copy-*/report.md")
     assert "pre_ln, lr 0.01, seed 1" in report.read_text().partition("## Not run")[2]
-    assert HEADER[0] == "entry"
 
 
 def test_a_failed_run_ends_in_a_sentence(

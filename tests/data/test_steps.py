@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_residuals.lab.data.steps import STAMP, Step, share
-from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.mistakes import explain
 
@@ -104,25 +100,6 @@ def test_files_are_shared_or_else_copied(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     share(tmp_path / "a", tmp_path / "c")
     assert (tmp_path / "c").read_text() == "text" and not (tmp_path / "a").samefile(tmp_path / "c")
-
-
-def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.plugin.folders import locked\n"
-        "with locked(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
-    ) as other:
-        assert other.stdout is not None
-        while other.stdout.readline() != b"in\n":
-            assert other.poll() is None
-        with pytest.raises(UserError, match="another process is at work in"), locked(tmp_path):
-            pass
-        other.kill()
-        other.wait()
-    with locked(tmp_path):
-        pass
 
 
 def test_a_full_disk_is_named_and_not_kept_full(tmp_path: Path) -> None:
