@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from test_admin_profile import in_model
-from tiny_trainer import SGD, make_trainer, sample, update
+from tiny_trainer import SGD, make_trainer, sample, saved, update
 from torch import Tensor
 
 from fairseq_residuals.plugin.training.admin_profile import profile
@@ -68,13 +68,11 @@ def test_resumed(tmp_path: Path) -> None:
     whole = trainer_of()
     whole.load_checkpoint(NOWHERE)
     update(whole, sample(0))
-    iterator = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
-    whole.consolidate_optimizer()
-    whole.save_checkpoint(str(tmp_path / "checkpoint.pt"), {"train_iterator": iterator})
+    path = saved(whole, tmp_path / "checkpoint.pt")
     update(whole, sample(1))
     for flags in ((), ("--residual-args", "profile=omegas.json")):
         resumed = trainer_of(*flags, seed=2)
-        resumed.load_checkpoint(str(tmp_path / "checkpoint.pt"))
+        resumed.load_checkpoint(path)
         assert "train_step" not in vars(resumed)
         update(resumed, sample(1))
         assert_equal(states(whole), states(resumed))

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 from tiny import TASKS
-from tiny_trainer import make_trainer, sample, update
+from tiny_trainer import make_trainer, sample, saved, update
 
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.fixes import master_weights
 from tests.rotation import SHAPES_OF_CODE, rotated
 
-ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 2, "version": 2}}
 BEFORE, UPDATES = 2, 4
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp32": (),
@@ -45,12 +44,6 @@ def end_of(trainer: Any) -> Any:
     return copy.deepcopy([dict(trainer.model.named_parameters()), trainer.optimizer.state_dict()])
 
 
-def save(trainer: Any, path: Path) -> str:
-    trainer.consolidate_optimizer()
-    trainer.save_checkpoint(str(path), ITERATOR)
-    return str(path)
-
-
 def assert_same(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
@@ -59,7 +52,7 @@ def assert_resumes_exactly(variant: str, flags: tuple[str, ...], folder: Path, t
     whole = make_trainer(*flags, variant=variant, task=task)
     whole.load_checkpoint(str(folder / "none.pt"))
     train(whole, range(BEFORE), task)
-    path = save(whole, folder / "a.pt")
+    path = saved(whole, folder / "a.pt", BEFORE)
     expected = train(whole, range(BEFORE, UPDATES), task)
     resumed = make_trainer(*flags, variant=variant, task=task, seed=2)
     resumed.load_checkpoint(path)
@@ -102,7 +95,7 @@ def saved_in_bf16(path: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
     trainer = make_trainer(*flags)
     trainer.load_checkpoint(str(path.with_name("none.pt")))
     train(trainer, range(BEFORE))
-    return flags, torch.load(save(trainer, path), weights_only=False)
+    return flags, torch.load(saved(trainer, path, BEFORE), weights_only=False)
 
 
 def single_precision(trainer: Any) -> list[torch.Tensor]:

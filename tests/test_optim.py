@@ -10,7 +10,7 @@ import pytest
 import torch
 from fairseq import optim
 from fairseq.optim.lr_scheduler import build_lr_scheduler
-from tiny_trainer import make_config, make_trainer, sample, update
+from tiny_trainer import make_config, make_trainer, sample, saved, update
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.errors import UserError
@@ -172,12 +172,10 @@ def test_radam_in_half_precision_updates_an_fp32_copy(precision: tuple[str, ...]
 @pytest.mark.parametrize("precision", [(), ("--fp16",), ("--bf16",)], ids=["fp32", "fp16", "bf16"])
 def test_radam_resumes(precision: tuple[str, ...], tmp_path: Path) -> None:
     """To the same weights; in half precision to the same statistics, for fairseq saves no fp32 copy of the weights."""
-    path = str(tmp_path / "checkpoint.pt")
     whole = make_trainer(*RADAM, *precision)
     for n in range(4):
         update(whole, sample(n))
-    whole.consolidate_optimizer()
-    whole.save_checkpoint(path, {"train_iterator": {"epoch": 1}})
+    path = saved(whole, tmp_path / "checkpoint.pt")
 
     resumed = make_trainer(*RADAM, *precision, seed=2)
     resumed.load_checkpoint(path)

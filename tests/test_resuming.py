@@ -8,7 +8,7 @@ from typing import Literal, get_args, get_origin
 import pytest
 import torch
 from tiny import batch, build, logits, perturb
-from tiny_trainer import SGD, make_trainer, sample, update
+from tiny_trainer import SGD, make_trainer, sample, saved, update
 
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.config import Option, options_of
@@ -16,16 +16,12 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 
-ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1, "version": 2}}
 
-
-def saved(path: Path, variant: str, *flags: str) -> str:
+def begun(path: Path, variant: str, *flags: str) -> str:
     trainer = make_trainer(*SGD, *flags, variant=variant)
     trainer.load_checkpoint(str(path.with_name("none.pt")))
     update(trainer, sample())
-    trainer.consolidate_optimizer()
-    trainer.save_checkpoint(str(path), ITERATOR)
-    return str(path)
+    return saved(trainer, path)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +34,7 @@ def saved(path: Path, variant: str, *flags: str) -> str:
     ],
 )
 def test_what_only_training_knows_may_change(variant: str, then: str, now: str, tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.pt", variant, "--residual-args", then)
+    path = begun(tmp_path / "a.pt", variant, "--residual-args", then)
     trainer = make_trainer(*SGD, "--residual-args", now, variant=variant)
     trainer.load_checkpoint(path)
     weight = torch.load(path, weights_only=False)["model"]["encoder.layers.0.fc1.weight"]
@@ -46,10 +42,10 @@ def test_what_only_training_knows_may_change(variant: str, then: str, now: str, 
 
 
 def test_what_is_computed_may_not(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.pt", "realformer")
+    path = begun(tmp_path / "a.pt", "realformer")
     with pytest.raises(UserError, match=r"realformer\(.*mean=false.* and this is realformer\(.*mean=true"):
         make_trainer(*SGD, "--residual-args", "mean=true", variant="realformer").load_checkpoint(path)
-    path = saved(tmp_path / "b.pt", "post_ln")
+    path = begun(tmp_path / "b.pt", "post_ln")
     other = make_trainer(*SGD, variant="b2t")
     with pytest.raises(UserError, match="--reset-optimizer"):
         other.load_checkpoint(path)
@@ -58,7 +54,7 @@ def test_what_is_computed_may_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [("--activation-fn", "gelu"), ("--encoder-attention-heads", "1")], ids=str)
 def test_nor_may_a_setting_that_no_parameter_shows(flags: tuple[str, str], tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.pt", "post_ln")
+    path = begun(tmp_path / "a.pt", "post_ln")
     other = make_trainer(*SGD, *flags, variant="post_ln")
     with pytest.raises(UserError, match=rf"{flags[0][2:].replace('-', '_')} \S+, and this is {flags[1]}"):
         other.load_checkpoint(path)
@@ -68,17 +64,17 @@ def test_nor_may_a_setting_that_no_parameter_shows(flags: tuple[str, str], tmp_p
 def test_fairseqs_own_models_are_post_ln_or_pre_ln(tmp_path: Path) -> None:
     stock, pre_ln = ("--arch", "transformer"), ("--encoder-normalize-before", "--decoder-normalize-before")
     for flags, same, other in (((), "post_ln", "b2t"), (pre_ln, "pre_ln", "layernorm_scaling")):
-        path = saved(tmp_path / f"{same}.pt", "post_ln", *stock, *flags)
+        path = begun(tmp_path / f"{same}.pt", "post_ln", *stock, *flags)
         make_trainer(*SGD, variant=same).load_checkpoint(path)
         with pytest.raises(UserError, match=rf"was trained with the wiring {same}\(.* and this is {other}\("):
             make_trainer(*SGD, variant=other).load_checkpoint(path)
-        path = saved(tmp_path / f"{other}.pt", other)
+        path = begun(tmp_path / f"{other}.pt", other)
         with pytest.raises(UserError, match=rf"was trained with the wiring {other}\(.* and this is {same}\("):
             make_trainer(*SGD, *stock, *flags).load_checkpoint(path)
 
 
 def test_without_the_optimizers_state_another_wiring_takes_the_parameters(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.pt", "post_ln", "--no-save-optimizer-state")
+    path = begun(tmp_path / "a.pt", "post_ln", "--no-save-optimizer-state")
     make_trainer(*SGD, variant="b2t").load_checkpoint(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,3 +90,11 @@ def update(trainer: Any, *samples: dict[str, Any]) -> dict[str, float]:
     with metrics.aggregate(new_root=True) as logged:
         trainer.train_step(list(samples))
     return logged.get_smoothed_values()
+
+
+def saved(trainer: Any, path: Path, batches: int = 1) -> str:
+    """Save a checkpoint after some batches of the first epoch; return its path."""
+    trainer.consolidate_optimizer()
+    iterator = {"epoch": 1, "iterations_in_epoch": batches, "version": 2}
+    trainer.save_checkpoint(str(path), {"train_iterator": iterator})
+    return str(path)
