@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import Blocks, Connection, SubLayerNames, UserError, load, parameter_groups, rewire
-from fairseq_residuals.wirings.core.base import Stream
 from tests.models_of_transformers import DECODER, IMAGES, example, perturb, tiny
 from tests.rotation import rotated
+from tests.test_own_wiring import Halved
 from tests.test_rewire import NanoBlock
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
@@ -307,17 +307,6 @@ def test_models_that_have_the_config_of_a_rewired_one_alone_are_refused(variant:
         with pytest.raises(UserError, match="its weights are of one that was not"):
             load(tmp_path / name)
     assert load(tmp_path / "wired").state_dict().keys() == model.state_dict().keys()
-
-
-class Halved(Connection):
-    """A wiring that has no name in the registry."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.gain = nn.Parameter(torch.tensor(0.5))
-
-    def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": s["x"] + self.gain * y}
 
 
 def test_a_wiring_of_ones_own_is_loaded_by_its_class(tmp_path: Path) -> None:
