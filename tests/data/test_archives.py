@@ -48,15 +48,14 @@ def test_zipped_members_are_unzipped(tmp_path: Path) -> None:
     assert gzip.decompress((tmp_path / "out/b.gz").read_bytes()) == b"kept"
 
 
-@pytest.mark.parametrize("name", ("x.tar.gz", "x.zip"))
-def test_a_changed_byte_is_noticed(tmp_path: Path, name: str) -> None:
-    """By the checksums in the archive, wherever the byte is: also behind all that is wanted."""
-    pack(FILES, tmp_path / name)
-    contents = bytearray((tmp_path / name).read_bytes())
-    contents[-6 if name == "x.tar.gz" else 60] ^= 1  # within gzip's checksum; within the first file's data
-    (tmp_path / name).write_bytes(contents)
+def test_a_changed_byte_behind_all_that_is_wanted_is_noticed(tmp_path: Path) -> None:
+    """Within gzip's checksum."""
+    pack(FILES, tmp_path / "x.tar.gz")
+    contents = bytearray((tmp_path / "x.tar.gz").read_bytes())
+    contents[-6] ^= 1
+    (tmp_path / "x.tar.gz").write_bytes(contents)
     with pytest.raises(UserError, match="truncated or damaged"):
-        unpack(tmp_path / name, tmp_path / "out", ("a.en",))
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", ("a.en",))
 
 
 def test_missing_and_ambiguous_files_are_named(tmp_path: Path) -> None:
