@@ -1,9 +1,8 @@
-"""Checkpoints as safetensors: written and read by average, import and export; damaged ones are refused."""
+"""Checkpoints as safetensors: written and read by average, import and export; tests/hostile has damaged ones."""
 
 from __future__ import annotations
 
 import json
-import struct
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -65,36 +64,6 @@ def test_average_reads_and_writes_it(tmp_path: Path) -> None:
     assert main(["average", "--inputs", *inputs, "--output", str(tmp_path / "c.safetensors")]) == 0
     averaged = read_checkpoint(tmp_path / "c.safetensors")["model"]["encoder.embed_tokens.weight"]
     assert torch.equal(averaged, 2 * torch.arange(12.0).view(4, 3))
-
-
-def header(content: dict[str, Any], data: bytes = b"") -> bytes:
-    text = json.dumps(content).encode()
-    return struct.pack("<Q", len(text)) + text + data
-
-
-FLOAT = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-HOSTILE = {
-    "empty": b"",
-    "too short": b"\0\0\0",
-    "header of 2^63 bytes": struct.pack("<Q", 2**63) + b"{}",
-    "header longer than the file": struct.pack("<Q", 1000) + b"{}",
-    "header of 17 MiB": struct.pack("<Q", 17 << 20) + b" " * (17 << 20),
-    "no JSON": struct.pack("<Q", 4) + b"abcd",
-    "beyond the file": header({"a": FLOAT | {"data_offsets": [0, 8]}}, b"\0" * 4),
-    "overlapping": header({"a": FLOAT, "b": FLOAT}, b"\0" * 8),
-    "shape of 10^18 values": header({"a": FLOAT | {"shape": [10**9, 10**9]}}, b"\0" * 8),
-    "negative offset": header({"a": FLOAT | {"data_offsets": [-8, 0]}}, b"\0" * 8),
-    "unknown type": header({"a": FLOAT | {"dtype": "OBJECT"}}, b"\0" * 8),
-    "pickle": b"\x80\x02cos\nsystem\n.",
-}
-
-
-@pytest.mark.parametrize("content", HOSTILE.values(), ids=list(HOSTILE))
-def test_hostile_headers_are_refused(content: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.safetensors")
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="is no safetensors file, or damaged"):
-        read_checkpoint(path)
 
 
 def record_of(path: Path) -> dict[str, Any]:

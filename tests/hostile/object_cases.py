@@ -252,7 +252,7 @@ def settings() -> Iterator[Case]:
 
 
 def safetensors() -> Iterator[Case]:
-    """Settings in the metadata of tensors, which would be computed, and tensors that are no parameters."""
+    """Settings in the metadata of tensors, which would be computed, tensors that are no parameters, and headers."""
     cases = {
         "environment": ({"a": "${oc.env:HOME}"}, "F32", "which OmegaConf would compute"),
         "growth": ({"a": "${b}${b}", "b": "${a}${a}"}, "F32", "which OmegaConf would compute"),
@@ -268,13 +268,31 @@ def safetensors() -> Iterator[Case]:
         record = {"format": FORMAT, "version": VERSION, "shared": {}, "settings": settings}
         record["digest"] = digest({"w": tensor})
         place = {"dtype": kind, "shape": [1], "data_offsets": [0, tensor.nbytes]}
-        head = json.dumps({"__metadata__": {METADATA: json.dumps(record)}, "w": place}).encode()
-        yield Case(
-            f"safetensors-{label}",
-            "safetensors",
-            struct.pack("<Q", len(head)) + head + bytes(tensor.nbytes),
-            sentence,
-        )
+        contents = _with_header({"__metadata__": {METADATA: json.dumps(record)}, "w": place}, tensor.nbytes)
+        yield Case(f"safetensors-{label}", "safetensors", contents, sentence)
+    place = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    headers = {
+        "empty": b"",
+        "too-short": b"\0\0\0",
+        "header-of-2^63-bytes": struct.pack("<Q", 2**63) + b"{}",
+        "header-longer-than-the-file": struct.pack("<Q", 1000) + b"{}",
+        "header-of-17-MiB": struct.pack("<Q", 17 << 20) + b" " * (17 << 20),
+        "no-JSON": struct.pack("<Q", 4) + b"abcd",
+        "beyond-the-file": _with_header({"a": place}, 4),
+        "overlapping": _with_header({"a": place, "b": place}, 8),
+        "shape-of-10^18-values": _with_header({"a": place | {"shape": [10**9, 10**9]}}, 8),
+        "negative-offset": _with_header({"a": place | {"data_offsets": [-8, 0]}}, 8),
+        "unknown-type": _with_header({"a": place | {"dtype": "OBJECT"}}, 8),
+        "pickle": b"\x80\x02cos\nsystem\n.",
+    }
+    for label, contents in headers.items():
+        yield Case(f"safetensors-{label}", "safetensors", contents, "is no safetensors file, or damaged")
+
+
+def _with_header(content: dict[str, object], size: int) -> bytes:
+    """A file of ``size`` bytes of data, all zero."""
+    head = json.dumps(content).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(size)
 
 
 def _ordered(**state: bytes) -> bytes:
