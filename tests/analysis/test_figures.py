@@ -6,7 +6,6 @@ The program is replaced by one that prints how it was called, and makes the file
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -102,8 +101,3 @@ def test_the_figures_of_the_papers_are_there() -> None:
     assert len(TRAINED) >= 12
     expected = {f"b2t_figure{n}" for n in (2, 3, 4, 7)} | {f"resi_dual_figure{n}" for n in ("1", "2a", "2b", "3")}
     assert set(ANALYSES) >= expected | {"depthwise_lstm_figures1-4", "dlcl_figure1", "dlcl_figure2"}
-
-
-def test_scripts_of_the_gallery_exist() -> None:
-    named = re.findall(r"`(scripts/[\w./-]+)", (ROOT / "docs/GALLERY.md").read_text())
-    assert len(named) >= 7 and [name for name in named if not (ROOT / name).is_file()] == []
