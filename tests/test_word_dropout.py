@@ -10,6 +10,7 @@ import torch
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 from tiny import EOS, PAD, batch, build, make_task, settings
+from tiny_jobs import STACK
 from torch import nn
 
 from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
@@ -131,10 +132,7 @@ def test_zero_adds_nothing() -> None:
 
 def test_it_is_stored_with_the_settings() -> None:
     assert settings("transformer_b2t_6l", *BOTH[:2]).encoder_word_dropout == 0.3
-    stacks = {
-        s: {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2} for s in ("encoder", "decoder")
-    }
-    stacks["encoder"]["word_dropout"] = 0.3
+    stacks = {"encoder": {**STACK, "word_dropout": 0.3}, "decoder": STACK}
     cfg = OmegaConf.create({"_name": "transformer_b2t_6l", **stacks, "decoder_word_dropout": 0.2})
     model = build_model(cfg, make_task())
     assert (model.encoder.embed_tokens.p, model.decoder.embed_tokens.p) == (0.3, 0.2)
