@@ -109,9 +109,11 @@ def test_an_option_for_training_changes_nothing_of_a_trained_model(variant: str,
     value = another_value(option)
     if not value:
         pytest.skip(f"option {option.name} of {variant} is text, of which the test knows no other valid value")
-    assert Wiring.parse(variant, f"{option.name}={value}").computes == Wiring.parse(variant).computes
-    trained = perturb(build("translation", variant))
-    changed = build("translation", variant, "--residual-args", f"{option.name}={value}")
+    one = f"{option.only_with}=true" if option.only_with else ""
+    other = f"{one},{option.name}={value}"
+    assert Wiring.parse(variant, other).computes == Wiring.parse(variant, one).computes
+    trained, changed = (build("translation", variant, "--residual-args", args) for args in (one, other))
+    perturb(trained)
     changed.load_state_dict(trained.state_dict(), strict=True)
     inputs = batch("translation")
     assert torch.equal(logits(changed, "translation", inputs), logits(trained, "translation", inputs))
