@@ -144,13 +144,17 @@ def test_one_graph(name: str, variant: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(compiled(**batch, **no_cache).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_some_layers_compiled() -> None:
+@pytest.mark.parametrize("every", [1, 2])
+def test_some_layers_compiled(every: int) -> None:
+    """They run in another thread as well, such as one that generates while a streamer prints."""
     model, batch = rewired(*CASES[0]), example("llama")
     expected = model(**batch).logits
     torch._dynamo.reset()
-    for layer in model.model.layers[::2]:
+    for layer in model.model.layers[::every]:
         layer.compile(backend="eager")
     torch.testing.assert_close(model(**batch).logits, expected)
+    with ThreadPoolExecutor(1) as other:
+        torch.testing.assert_close(other.submit(lambda: model(**batch).logits).result(), expected)
 
 
 def test_hidden_states() -> None:

@@ -27,7 +27,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_va
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
-from fairseq_residuals.wirings.utils.torch_private import constant_in_compiled_code, last_forward_hook
+from fairseq_residuals.wirings.utils.torch_private import last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
@@ -53,16 +53,10 @@ def pass_on(x: Tensor) -> Tensor:
     return x
 
 
-@constant_in_compiled_code
-def thread() -> int:
-    """Return the number of the thread that calls."""
-    return threading.get_ident()
-
-
 class MovedNorm:
     """A norm of the framework, called where the wiring has its own; it has no parameters of its own."""
 
-    def __init__(self, norm: nn.Module, runs: Mapping[int, Pass]) -> None:
+    def __init__(self, norm: nn.Module, runs: Runs) -> None:
         self.norm, self.runs = norm, runs
         self.own_forward = vars(norm).get("forward")
         """Forward of this norm alone, such as a kernel that was put in place of its class's."""
@@ -79,7 +73,7 @@ class MovedNorm:
 
     def pass_on(self, x: Tensor) -> Tensor:
         """Return ``x`` in a pass along the depth; the forward of the norm, which somebody may call outside of one."""
-        return x if (run := self.runs.get(thread())) and run.stream else self(x)
+        return x if self.runs.now is not None and self.runs.now.stream else self(x)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the norm's own, which stay the framework's."""
@@ -91,7 +85,7 @@ def width_of(linear: nn.Module) -> int:
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
 
 
-def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Mapping[int, Pass]) -> Callable[[], None] | None:
+def take_over(norm: nn.Module, owner: nn.Module, stays: bool, runs: Runs) -> Callable[[], None] | None:
     """Have a wiring normalise in place of a norm of the framework, which passes on what it is given from then on.
 
     Args:
@@ -206,6 +200,20 @@ class Pass:
     def clear(self) -> None:
         """Let go of all tensors."""
         self.stream, self.asked, self.output, self.kept, self.branch, self.passed = {}, None, None, {}, None, None
+
+
+class Runs(threading.local):
+    """The pass of each thread; compiled code, too, finds that of the thread that calls it."""
+
+    __slots__ = ()  # torch.compile would write to a dictionary that threads share
+    now: Pass | None
+
+    def __init__(self) -> None:
+        self.now = None
+
+    def __reduce__(self) -> tuple[type[Runs], tuple[()]]:
+        """Leave passes out of copies and files."""
+        return Runs, ()
 
 
 class Attend:
@@ -562,7 +570,7 @@ class Rewiring(nn.Module):
         """Connect all layers; :meth:`attach` then makes them run so."""
         super().__init__()
         self.blocks, self.shape = blocks, shape
-        self.runs: dict[int, Pass] = {}
+        self.runs = Runs()
         self.variant = wiring.build(shape)
         self.names, layers = zip(*model.get_submodule(blocks.layers).named_children(), strict=True)
         parent = model.get_submodule(blocks.layers.rpartition(".")[0])
@@ -610,9 +618,9 @@ class Rewiring(nn.Module):
     @property
     def run(self) -> Pass:
         """The pass of this thread, for several may run the model at once."""
-        if thread() not in self.runs:
-            self.runs[thread()] = Pass()
-        return self.runs[thread()]
+        if self.runs.now is None:
+            self.runs.now = Pass()
+        return self.runs.now
 
     def start(self, index: int, x: Tensor) -> None:
         """Begin layer ``index``.
@@ -667,7 +675,7 @@ class Rewiring(nn.Module):
         Raises:
             UserError: the last layer did not run, or ``x`` is something else than it returned.
         """
-        run = self.runs.pop(thread(), None)
+        run, self.runs.now = self.runs.now, None
         if run is None or run.below < 0:  # a checkpoint leaves one that has not begun
             norm: Any = getattr(self.variant.at(len(self.layers) - 1)[0], "norm", None)
             return x if norm is None else norm(x)  # type: ignore[no-any-return]
@@ -692,7 +700,7 @@ class Rewiring(nn.Module):
             self.run.passed, self.run.stream = together(s["x"], s)
             self.run.tracked = self.run.passed.requires_grad
             return self.run.passed
-        del self.runs[thread()]
+        self.runs.now = None
         out = self.variant.close(s)
         if out.shape != s["x"].shape:
             raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")

@@ -85,12 +85,3 @@ def not_compiled(reason: str) -> Callable[[Function], Function]:
         return function
 
     return decorate
-
-
-def constant_in_compiled_code(function: Function) -> Function:
-    """Decorate what torch.compile calls while it compiles, and takes for a constant.
-
-    ``torch.compiler.assume_constant_result`` does the same, and imports the compiler for it.
-    """
-    vars(function)["_dynamo_marked_constant"] = True
-    return function
