@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fairseq_residuals import EncoderDecoder, LanguageModel, UserError, parameter_groups
+from fairseq_residuals.wirings.blocks.search import _draw
 
 SIZES: dict[str, Any] = {"vocab": 20, "depth": 2, "dim": 16, "heads": 4, "ffn_dim": 32}
 TODAY: dict[str, Any] = {"rotary": True, "kv_heads": 2, "ffn": "swiglu", "qk_norm": True, "norm_type": "rms"}
@@ -150,6 +151,14 @@ def test_drawing() -> None:
     assert len(drawn) > 8 and (0,) not in drawn
     two = {tuple(model.generate(PROMPTS[1:], longest=1, temperature=50.0, top_k=2)[0]) for _ in range(40)}
     assert len(two) == 2
+
+
+def test_two_filters_leave_what_those_of_transformers_leave() -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    left = transformers.TopPLogitsWarper(0.75)(None, transformers.TopKLogitsWarper(3)(None, logits)).isfinite()
+    torch.manual_seed(5)
+    assert _draw(logits.expand(200, 4), 3, 0.75).unique().tolist() == left[0].nonzero()[:, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class SearchOptions(TypedDict, total=False):
     top_k: int
     """Number of the tokens that are drawn from, by default all."""
     top_p: float
-    """Probability of the tokens that are drawn from, by default 1."""
+    """Probability, among these, of the tokens that are drawn from, by default 1."""
 
 
 class TransformerModel(nn.Module):

@@ -100,7 +100,7 @@ def sample(
         longest: tokens at most.
         temperature: what logits are divided by.
         top_k: tokens to draw from, the most probable ones; 0: all.
-        top_p: probability of the fewest tokens to draw from that have as much (Holtzman et al. 2020).
+        top_p: probability, among these, of the fewest tokens to draw from that have as much (Holtzman et al. 2020).
         padding: a token that is never chosen; -1: none.
         end: the token behind which a sentence ends; -1: none.
 
@@ -121,12 +121,10 @@ def sample(
 
 def _draw(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     """(rows, words) -> (rows, 1)"""
-    ordered, order = logits.sort(-1, descending=True)
+    ordered, order = logits.topk(min(top_k or logits.size(-1), logits.size(-1)))
     probs = ordered.softmax(-1)
     # the probability of those before is less than top_p
     out = probs.cumsum(-1) - probs >= top_p
-    if top_k:
-        out[:, top_k:] = True
     out[:, 0] = False
     return order.gather(1, probs.masked_fill(out, 0).multinomial(1))
 
