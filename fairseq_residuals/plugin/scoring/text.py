@@ -104,8 +104,7 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
         current[kind] = number
     if not texts["H"]:
         raise UserError(
-            f"{name} has no hypotheses: what fairseq-generate prints without --quiet has lines such as"
-            " H-0<TAB>-0.5<TAB>text"
+            f"{name} has no hypotheses: without --quiet, fairseq-generate prints lines such as H-0<TAB>-0.5<TAB>text"
         )
     missing = max(texts["H"]) + 1 - len(texts["H"])
     if missing:
