@@ -70,7 +70,7 @@ def test_a_wiring_whose_runs_failed_is_not_said_to_diverge() -> None:
 def test_a_plan_counts_the_runs_that_are_left(tmp_path: Path) -> None:
     plan = Plan(ENTRIES, (0.001,), False, 3, 3)
     results = [result(ENTRIES[0], seed) for seed in (1, 2, 3)] + [result(ENTRIES[1], 1)]
-    starts, seconds = dict.fromkeys(("pre_ln", "mudd", "b2t"), START), dict.fromkeys(("pre_ln", "mudd", "b2t"), 60.0)
+    starts, seconds = ({entry.name: value for entry in ENTRIES} for value in (START, 60.0))
     text = report.plan_text(compared(tmp_path), plan, results, starts, seconds, 1)
     assert "About 5 more runs of 60 seconds, 1 at a time: 5 min" in text
 

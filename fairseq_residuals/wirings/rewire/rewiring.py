@@ -193,10 +193,6 @@ class Pass:
     branch: Tensor | None = None
     """Output of the first of two modules that are one sub-layer, while the second runs."""
 
-    def __reduce__(self) -> tuple[type[Pass], tuple[()]]:
-        """Leave the tensors out of copies and files: they are of a pass that an error has ended, or that goes on."""
-        return Pass, ()
-
     def clear(self) -> None:
         """Let go of all tensors."""
         self.stream, self.asked, self.output, self.kept, self.branch, self.passed = {}, None, None, {}, None, None
@@ -212,7 +208,7 @@ class Runs(threading.local):
         self.now = None
 
     def __reduce__(self) -> tuple[type[Runs], tuple[()]]:
-        """Leave passes out of copies and files."""
+        """Leave passes out of copies and files: they are of a call that an error has ended, or that goes on."""
         return Runs, ()
 
 
