@@ -145,8 +145,12 @@ def test_one_graph(name: str, variant: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2])
+@torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True)
 def test_some_layers_compiled(every: int) -> None:
-    """They run in another thread as well, such as one that generates while a streamer prints."""
+    """They run in another thread as well, such as one that generates while a streamer prints.
+
+    PyTorch's limit of recompilations is for each layer: eight layers of a deep model would be all.
+    """
     model, batch = rewired(*CASES[0]), example("llama")
     expected = model(**batch).logits
     torch._dynamo.reset()

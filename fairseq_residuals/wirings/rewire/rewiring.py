@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -316,7 +317,10 @@ class LayerWiring(Layer):
                 # part of the sub-layer
                 self.described[kind] = replace(sub, enter=movable, leave=sub.leave or sub.enter)
         self.hook()
-        self.layer.forward = self.run_layer
+        # torch.compile makes eight forms of one code object at most, and layers that it compiles one by one differ
+        code = LayerWiring.run_layer.__code__.replace(co_name=f"run_layer_{self.index}")
+        run_layer = FunctionType(code, LayerWiring.run_layer.__globals__, LayerWiring.run_layer.__name__)
+        self.layer.forward = MethodType(run_layer, self)
 
     def detach(self) -> None:
         """Undo :meth:`attach`."""
