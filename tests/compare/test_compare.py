@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_by_forks
 from refusals import refusal
 from small_by_forks import printed_by_forks
 
@@ -61,7 +63,9 @@ def measured(path: Path) -> list[dict[str, str]]:
 
 
 def killed_after_the_first_run(argv: list[str], out: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "fairseq_residuals", *argv], stdout=subprocess.DEVNULL)
+    path = os.pathsep.join(sys.path)
+    forks = [sys.executable, small_by_forks.__file__, *argv]
+    process = subprocess.Popen(forks, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": path})
     while process.poll() is None and not list(out.glob("copy-*/runs.csv")):
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
