@@ -153,6 +153,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**DECODER | LINEAR)),
         "attention_residuals",
     ),
+    "linear maps that hold another": (
+        lambda: transformers.MoshiForCausalLM(transformers.MoshiConfig(**DECODER, head_dim=8, ffn_dim=96)),
+        "hyper_connections",
+    ),
     "a norm that runs below the layers as well": (causal("NanoChat", num_key_value_heads=2), "mudd"),
     "norms first, with BERT's names": (
         lambda: transformers.EsmForMaskedLM(transformers.EsmConfig(**DECODER, mask_token_id=3, token_dropout=False)),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
-from tests.models_of_transformers import DECODER, causal, tiny, transformers, wav2vec2
+from tests.models_of_transformers import BARE, DECODER, causal, tiny, transformers, wav2vec2
 from tests.test_rewire import OTHERS, Block, SideBySide, described, framework, outputs
 
 
@@ -59,6 +59,11 @@ def wav2vec2_that_skips() -> Any:
             "option norm_eps has no effect",
         ),
         (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
+        (
+            causal("LongcatFlash", num_layers=2, num_hidden_layers=4),
+            {},
+            "is known: model.layers has layers of mlp, self_attn, mlps",
+        ),
         (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
         (
             lambda: tiny("gpt_neox"),
@@ -70,6 +75,7 @@ def wav2vec2_that_skips() -> Any:
         (lambda: tiny("llama").to("meta"), {}, "model.layers have no weights yet, or they are offloaded"),
         (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
         (framework, {"blocks": described()}, "give batch="),
+        (lambda: transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**BARE)), {}, "give batch="),
         (
             framework,
             {

@@ -114,7 +114,7 @@ class Blocks:
         names = {name for name, _ in layer.named_modules()}
         for sublayers in (self.sublayers, *self.others):
             if _fits(sublayers, layer, names):
-                return tuple(_shown(sub, names) for sub in sublayers)
+                return tuple(_shown(sub, layer, names) for sub in sublayers)
         wanted = {name for sub in self.sublayers for name in sub.needs}
         raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
 
@@ -420,10 +420,15 @@ def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, names: set[str])
     attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if name}
     if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
         return False
-    return wanted <= names and all(hasattr(layer, name) for name in attributes)
+    if not wanted <= names or any(isinstance(layer.get_submodule(name), nn.ModuleList) for name in wanted):
+        return False  # a list is several sub-layers
+    return all(hasattr(layer, name) for name in attributes)
 
 
-def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:
-    """Leave out the projections that a layer does not have, which makes one of three for instance."""
-    query, key, value, inner = (name if name in names else "" for name in (sub.query, sub.key, sub.value, sub.inner))
-    return replace(sub, query=query, key=key, value=value, inner=inner)
+def _shown(sub: SubLayerNames, layer: nn.Module, names: set[str]) -> SubLayerNames:
+    """Leave out the projections that a layer does not have, such as one of three, or that are no linear maps."""
+    parts = {part: getattr(sub, part) for part in ("query", "key", "value", "inner")}
+    there = {name: layer.get_submodule(name) for name in parts.values() if name in names}
+    maps = {name for name, module in there.items() if hasattr(module, "in_features") or hasattr(module, "weight")}
+    unseen: dict[str, Any] = {part: "" for part, name in parts.items() if name not in maps}
+    return replace(sub, **unseen)

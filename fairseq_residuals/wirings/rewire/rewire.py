@@ -526,8 +526,8 @@ def _example(model: nn.Module) -> dict[str, Tensor]:
             words[words == pad] = text.vocab_size // 2
         pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
         return {"input_ids": words, **pair}
-    if name == "pixel_values":
-        size = (config.image_size, config.image_size) if isinstance(config.image_size, int) else config.image_size
+    if name == "pixel_values" and (size := getattr(config, "image_size", None)):
+        size = (size, size) if isinstance(size, int) else size
         return {name: torch.randn(2, config.num_channels, *size, generator=seed).to(like.device, like.dtype)}
     raise UserError(f"give batch=, what {type(model).__name__} is to be called with to compare its outputs")
 
