@@ -76,6 +76,8 @@ def wav2vec2_that_skips() -> Any:
         (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
         (framework, {"blocks": described()}, "give batch="),
         (lambda: transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**BARE)), {}, "give batch="),
+        # whose input is called words
+        (lambda: transformers.Idefics3VisionTransformer(transformers.Idefics3VisionConfig(**BARE)), {}, "give batch="),
         (
             framework,
             {

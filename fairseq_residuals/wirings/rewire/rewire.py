@@ -518,12 +518,12 @@ def _example(model: nn.Module) -> dict[str, Tensor]:
     name = getattr(model, "main_input_name", "")
     like = next(model.parameters())
     seed = torch.Generator().manual_seed(1)
-    if name == "input_ids":
-        text = config.get_text_config()
-        words = torch.randint(text.vocab_size, (2, 12), generator=seed).to(like.device)
+    text = getattr(config, "get_text_config", lambda: None)()
+    if name == "input_ids" and (number := getattr(text, "vocab_size", None)):
+        words = torch.randint(number, (2, 12), generator=seed).to(like.device)
         pad = getattr(text, "pad_token_id", None)
         if pad is not None:  # whose embedding is 0, of which a norm shows its eps
-            words[words == pad] = text.vocab_size // 2
+            words[words == pad] = number // 2
         pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
         return {"input_ids": words, **pair}
     if name == "pixel_values" and (size := getattr(config, "image_size", None)):
