@@ -7,7 +7,7 @@ what it computed before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -111,12 +111,12 @@ class Blocks:
         Raises:
             UserError: it has not the modules of any structure.
         """
-        names = {name for name, _ in layer.named_modules()}
+        modules = dict(layer.named_modules())
         for sublayers in (self.sublayers, *self.others):
-            if _fits(sublayers, layer, names):
-                return tuple(_shown(sub, layer, names) for sub in sublayers)
+            if _fits(sublayers, layer, modules):
+                return tuple(_shown(sub, modules) for sub in sublayers)
         wanted = {name for sub in self.sublayers for name in sub.needs}
-        raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
+        raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - modules.keys() - {''}))}")
 
 
 def _attention(
@@ -411,24 +411,26 @@ def _candidates(model: nn.Module) -> Iterator[Blocks]:
 
 def _layout(layer: nn.Module) -> str | None:
     """Return the name of the first structure whose modules a layer has."""
-    names = {name for name, _ in layer.named_modules()}
-    return next((name for name, sublayers in LAYOUTS.items() if _fits(sublayers, layer, names)), None)
+    modules = dict(layer.named_modules())
+    return next((name for name, sublayers in LAYOUTS.items() if _fits(sublayers, layer, modules)), None)
 
 
-def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, names: set[str]) -> bool:
+def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, modules: Mapping[str, nn.Module]) -> bool:
     wanted = {name for sub in sublayers for name in sub.needs if name}
     attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if name}
     if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
         return False
-    if not wanted <= names or any(isinstance(layer.get_submodule(name), nn.ModuleList) for name in wanted):
+    if not wanted <= modules.keys() or any(isinstance(modules[name], nn.ModuleList) for name in wanted):
         return False  # a list is several sub-layers
     return all(hasattr(layer, name) for name in attributes)
 
 
-def _shown(sub: SubLayerNames, layer: nn.Module, names: set[str]) -> SubLayerNames:
+def _shown(sub: SubLayerNames, modules: Mapping[str, nn.Module]) -> SubLayerNames:
     """Leave out the projections that a layer does not have, such as one of three, or that are no linear maps."""
-    parts = {part: getattr(sub, part) for part in ("query", "key", "value", "inner")}
-    there = {name: layer.get_submodule(name) for name in parts.values() if name in names}
-    maps = {name for name, module in there.items() if hasattr(module, "in_features") or hasattr(module, "weight")}
-    unseen: dict[str, Any] = {part: "" for part, name in parts.items() if name not in maps}
-    return replace(sub, **unseen)
+
+    def shown(name: str) -> str:
+        module = modules.get(name)
+        return name if hasattr(module, "in_features") or hasattr(module, "weight") else ""
+
+    query, key, value, inner = map(shown, (sub.query, sub.key, sub.value, sub.inner))
+    return replace(sub, query=query, key=key, value=value, inner=inner)
