@@ -84,6 +84,18 @@ def test_gradient_checkpointing(name: str, variant: str, options: dict[str, Any]
     copy.deepcopy(other)  # which fails where a tensor of the pass is kept
 
 
+def test_a_checkpointed_layer_keeps_no_keys_but_without_gradients() -> None:
+    """It runs a second time in the backward pass, and would keep them twice."""
+    model, batch = rewired(*CASES[0]).train(), example("llama")
+    model.gradient_checkpointing_enable()
+    cache = transformers.DynamicCache(config=model.config)
+    model(**batch, cache=cache).loss.backward()
+    assert cache.get_seq_length() == 0
+    with torch.no_grad():
+        model(**batch, cache=cache)
+    assert cache.get_seq_length() == batch["input_ids"].size(1)
+
+
 def test_what_an_error_in_a_pass_left_is_not_copied() -> None:
     """As where memory does not suffice, and a smaller batch follows."""
     model = rewired("llama", "mudd", {}).train()

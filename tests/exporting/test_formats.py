@@ -75,6 +75,14 @@ def test_what_is_drawn_ends_at_the_last_position(task: str, tmp_path: Path) -> N
     assert drawn[:, -1].tolist() == [EOS] * 8
 
 
+@pytest.mark.parametrize("task", (PAIR, ALONE))
+def test_generation_computes_each_position_once(task: str, tmp_path: Path) -> None:
+    model, lengths = exported(task, tmp_path), []
+    model.decoder.register_forward_pre_hook(lambda module, args: lengths.append(args[0].size(1)))
+    model.generate(torch.tensor([[5, 6, 7]]), num_beams=2, min_new_tokens=3, max_new_tokens=4)
+    assert len(lengths) > 2 and set(lengths[1:]) == {1}
+
+
 # A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model,
 # one for each shape of code; test_contract.py traces all of them.
 GROUPS = [

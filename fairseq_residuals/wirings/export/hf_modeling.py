@@ -6,6 +6,7 @@ is the end of the sentence.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from fairseq_residuals.wirings.blocks.cache import DecoderCache
 from fairseq_residuals.wirings.blocks.halves import Encoder, build_halves, open_all_attention
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
+
+CACHE = "cache" if "cache" in (field.name for field in fields(CausalLMOutputWithPast)) else "past_key_values"
+"""Name of the cache among arguments and results; transformers has the first one since 5.24."""
 
 
 class ResidualConfig(PreTrainedConfig):
@@ -108,7 +112,6 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
-        past_key_values: GenerationCache | None = None,
         attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
         use_cache: bool | None = None,
@@ -118,11 +121,12 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
 
         By the name ``kwargs`` transformers knows that what else ``forward`` takes, such as labels, may be given.
         """
-        new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
+        cache: GenerationCache | None = kwargs.get(CACHE)
+        new = input_ids if cache is None else input_ids[:, cache.positions :]
         pair = {"decoder_input_ids": new, "encoder_outputs": encoder_outputs}
         return {
             **(pair if self.config.is_encoder_decoder else {"input_ids": new}),
-            "past_key_values": past_key_values,
+            CACHE: cache,
             "attention_mask": attention_mask,
             "use_cache": use_cache,
         }
@@ -176,6 +180,7 @@ class ResidualForSeq2Seq(ResidualModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
+        cache: GenerationCache | None = None,
         past_key_values: GenerationCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -185,6 +190,7 @@ class ResidualForSeq2Seq(ResidualModel):
         """Return logits (B, T, words), with arguments as transformers' models have them.
 
         Args:
+            cache: what it has been since transformers 5.24, and ``past_key_values`` before.
             decoder_input_ids: (B, T), which begin with the end of a sentence; by default the labels moved by one.
             labels: (B, T), -100 where there is no loss.
             num_items_in_batch: what Trainer has the sum of losses divided by, where it accumulates gradients.
@@ -200,7 +206,7 @@ class ResidualForSeq2Seq(ResidualModel):
         if decoder_input_ids is None:
             raise ValueError("the model needs decoder_input_ids, or labels")
         memory = encoder_outputs[0].transpose(0, 1)
-        cache = GenerationCache() if past_key_values is None and use_cache else past_key_values
+        cache = past_key_values or cache or (GenerationCache() if use_cache else None)
         logits = self.decoder(
             _padded(decoder_input_ids, decoder_attention_mask),
             memory,
@@ -210,8 +216,8 @@ class ResidualForSeq2Seq(ResidualModel):
         return Seq2SeqLMOutput(
             loss=self._loss(logits, labels, num_items_in_batch),
             logits=logits,
-            past_key_values=cache,
             encoder_last_hidden_state=encoder_outputs[0],
+            **{CACHE: cache},
         )
 
 
@@ -222,6 +228,7 @@ class ResidualForCausalLM(ResidualModel):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        cache: GenerationCache | None = None,
         past_key_values: GenerationCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -234,7 +241,7 @@ class ResidualForCausalLM(ResidualModel):
             labels: (B, T), the input itself, -100 where there is no loss.
             num_items_in_batch: as of an encoder-decoder model.
         """
-        cache = GenerationCache() if past_key_values is None and use_cache else past_key_values
+        cache = past_key_values or cache or (GenerationCache() if use_cache else None)
         logits = self.decoder(_padded(input_ids, attention_mask), cache=cache)
         loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:], num_items_in_batch)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: cache})

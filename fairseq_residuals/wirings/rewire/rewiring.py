@@ -375,7 +375,8 @@ class LayerWiring(Layer):
         if moved or any(last_forward_hook(module) != own for module, own in self.leaving):
             self.hook()  # adapters have been put around linear maps, or taken away; or others have hooks too
         self.stack.start(self.index, fed(args, kwargs))
-        if getattr(self.layer, "gradient_checkpointing", False) and self.layer.training:
+        is_checkpointed = getattr(self.layer, "gradient_checkpointing", False) and self.layer.training
+        if is_checkpointed and torch.is_grad_enabled():
             out = self._run_checkpointed(args, kwargs)
         else:
             out = self._run(type(self.layer).forward, args, kwargs)
@@ -409,7 +410,7 @@ class LayerWiring(Layer):
     def _run_checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checkpoint the layer together with the stream, which the framework's own checkpoint does not know."""
         # as the framework does: a layer that runs twice would write its keys and values into a cache twice
-        kwargs |= {name: None for name in ("past_key_values", "layer_past", "use_cache") if name in kwargs}
+        kwargs |= {name: None for name in ("cache", "past_key_values", "layer_past", "use_cache") if name in kwargs}
         plain = type(self.layer).forward.__wrapped__  # type: ignore[attr-defined]
         keys, n = list(self.stack.run.stream), len(args)
         keys_after, is_tuple = keys, False
