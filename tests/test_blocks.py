@@ -26,11 +26,11 @@ TODAY: dict[str, Any] = {
     "bias": False,
     "window": 3,
 }
-NORMLESS = ("re_zero", "t_fixup", "b2t_no_ln")
+NORMLESS = ("re_zero", "ngpt", "t_fixup", "b2t_no_ln")
 """Wirings whose only norms are those of queries and keys."""
 REFUSED = {
     "depthwise_lstm": ("ffn", "this wiring takes the place of the FFN"),
-    "hybrid_norm": ("qk_norm", "wiring 'hybrid_norm' norms queries and keys itself"),
+    **{name: ("qk_norm", f"wiring '{name}' norms queries and keys itself") for name in ("hybrid_norm", "ngpt")},
 }
 
 

@@ -39,8 +39,9 @@ def test_what_is_wrong_is_named(name: str, change: Callable[[Arrays], None], fai
     assert set(measure(changed(golden_path(name), tmp_path, change)).failures()) == failing
 
 
-# eps of ScaleNorm bounds a length that no input comes near; the norms of xt_gated_multi_residual are functions
+# eps of ScaleNorm bounds a length that no input comes near; the norms of xt_gated_multi_residual and nGPT are functions
 WITHOUT_EPS = {
+    "ngpt",
     "rezero",
     "rezero_encdec",
     "dyt_preln",

@@ -347,6 +347,7 @@ MISSING = {
     "Kosmos-1": (NOT_THERE, "microsoft/torchscale@4d1e0e8, which builds it: subln_lm_S.npz"),
     "Pythia": ("transformers builds it by GPT-NeoX's class", "GPT-NeoX above"),
     "BitNet b1.58": ("its norms are inside of its sub-layers", "test_bitnet_is_wired_as_ours"),
+    "Nemotron-Labs-Dory 1.0": ("its stream is of another length", "test_dory_is_wired_as_ours"),
 }
 """Why no layer of a model is compared above, and what shows how it is wired."""
 
@@ -413,3 +414,31 @@ def test_bitnet_is_wired_as_ours() -> None:
     found = theirs(words, output_hidden_states=True)
     torch.testing.assert_close(streams[:-1], list(found.hidden_states[1:-1]))
     torch.testing.assert_close(output, found.last_hidden_state)
+
+
+@torch.no_grad()
+def test_dory_is_wired_as_ours() -> None:
+    """Layer by layer: its attention and FFN are fed vectors of norm 1, and normalise queries and keys themselves."""
+    sizes = {"num_hidden_layers": DEPTH, "n_input_layers": DEPTH, "n_recurrent_layers": 0, "n_output_layers": 0}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": DIM // 2}
+    config = transformers.DoryConfig(
+        hidden_size=DIM, intermediate_size=24, vocab_size=9, initializer_range=DIM**-0.5, **sizes, **heads
+    )
+    torch.manual_seed(0)
+    theirs: Any = transformers.DoryModel(config).eval()
+    perturb(theirs, scale=0.5)
+    shape = StackShape("decoder", DEPTH, DIM, 24, 2, 0, DEPTH, cross=False)
+    variant = Wiring.parse("ngpt").build(shape)
+    x = theirs.norm(theirs.embed_tokens(torch.randint(9, (2, 5))))
+    s = variant.open(x)
+    for i, layer in enumerate(theirs.layers):
+        placed = theirs.rotary_emb(x, torch.arange(5)[None], layer.attention_type)
+        sublayers = (lambda h, p=placed, f=layer.self_attn: f(h, p, None)[0], layer.mlp)
+        places: tuple[Kind, Kind] = ("self", "ffn")
+        for index, (kind, rate) in enumerate(zip(places, (layer.lambda_1, layer.lambda_2), strict=True)):
+            connection = variant.connect(Site(**vars(shape), kind=kind, layer=i, index=index, n_sub=2))
+            dict(connection.named_parameters())["rate"].copy_(rate)
+            y = sublayers[index](s["x"] / DIM**0.5)
+            s = connection.write(s, connection.outer(y))
+        x = layer(x, attention_mask=None, position_embeddings=placed)
+        torch.testing.assert_close(variant.close(s) / DIM**0.5, theirs.norm(x))

@@ -252,8 +252,9 @@ def _check_norms(settings: LayerSettings, wiring: Wiring, stack: Stack) -> None:
     Raises:
         UserError: it cannot.
     """
-    own = [norm for m in stack.modules() if isinstance(m, Connection) and (norm := getattr(m, "q_norm", None))]
-    if own and settings.qk_norm:
+    connections = [module for module in stack.modules() if isinstance(module, Connection)]
+    own = [norm for connection in connections if (norm := getattr(connection, "q_norm", None))]
+    if settings.qk_norm and (own or any(hasattr(connection, "query_gain") for connection in connections)):
         raise UserError(f"wiring {wiring.name!r} norms queries and keys itself: leave out qk_norm")
     whole = [norm for norm in own if norm.normalized_shape[-1] == settings.dim != settings.dim // settings.heads]
     if whole and settings.kv_heads not in (0, settings.heads):
