@@ -9,11 +9,12 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 
 # what keeps each in the range of half precision, where it needs something; b2t_no_ln has the beta of 512 channels,
 # since by its rule layers of 16 channels multiply their input by 1.07 or more; each sub-layer of two lanes multiplies
-# the stream by sqrt(1.1), which 300 sub-layers take beyond 65504
+# the stream by sqrt(1.1), which 300 sub-layers take beyond 65504; one of deep_delta moves it by two, of four in length
 ARGS = {
     "resi_dual": "scale=0.05",
     "b2t": "init_scale=depth",
     "b2t_no_ln": f"init_scale=depth,beta={512**-0.2}",
+    "deep_delta": "start=0.01",
     "realformer": "mean=true",
     "two_lane": "start=pre_ln",
 }

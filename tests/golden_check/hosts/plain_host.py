@@ -42,6 +42,11 @@ def query_vectors(values: Values) -> Values:
     return {name: x[0] if re.search(r"_res[._]proj\.weight$", name) else x for name, x in values.items()}
 
 
+def rows_as_vectors(values: Values) -> Values:
+    """Return the weights of maps to one number as vectors."""
+    return {name: x[0] if re.search(r"\.ddl_\w+\.\w+\.weight$", name) else x for name, x in values.items()}
+
+
 _ATTENTION_RESIDUALS = plain(
     "attention_residuals(block={block_size_sublayers})",
     "fla-org/flash-linear-attention",
@@ -66,6 +71,18 @@ ATTENTION = (
 
 
 RECIPES = {
+    "deep_delta": plain(
+        "deep_delta(norm=rms,eps=?)",
+        "yifanzhang-pro/deep-delta-learning",
+        (r"\.ddl_attn\.", ".self_attn_connection."),
+        (r"\.ddl_mlp\.", ".ffn_connection."),
+        (r"\.beta\.weight$", ".gate"),
+        (r"\.beta\.bias$", ".gate_bias"),
+        (r"\.v_proj\.weight$", ".value"),
+        (r"\.v_proj\.bias$", ".value_bias"),
+        convert=rows_as_vectors,
+        tolerances=SHIPPED,
+    ),
     "derf_preln": plain("pre_ln(norm=derf)", "zlab-princeton/Derf", tolerances=SHIPPED),
     "dyt_preln": plain("pre_ln(norm=dyt)", "jiachenzhu/DyT"),
     # the gains of the class start there unless a model says otherwise
