@@ -14,6 +14,7 @@ from tiny_trainer import make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import translate
+from fairseq_residuals.plugin.models.builder import fairseq_name
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.plugin.training.update_scales import by_scale
 from fairseq_residuals.wirings.core.base import Connection
@@ -106,8 +107,6 @@ def test_groups_of_the_authors_optimizer(name: str) -> None:
 
 
 def module_name(model: nn.Module, ours: str) -> str:
-    from fairseq_residuals.plugin.models.builder import fairseq_name
-
     return next(name for name, _ in model.named_parameters() if fairseq_name(name) == ours)
 
 

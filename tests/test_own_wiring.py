@@ -28,6 +28,7 @@ from fairseq_residuals.__main__ import main
 from fairseq_residuals.wirings.core import norms, registry
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.config import option
+from tests.test_rewire import NanoBlock
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
 
@@ -101,8 +102,6 @@ def test_whole_models_take_classes(tmp_path: Path) -> None:
 
 
 def test_wrap_and_rewire_take_classes() -> None:
-    from tests.test_rewire import NanoBlock
-
     layers = [[nn.Linear(16, 16), nn.Linear(16, 16)]]
     assert wrap(Halved, layers, dim=16)(torch.randn(5, 3, 16)).shape == (5, 3, 16)
     model = nn.Module()

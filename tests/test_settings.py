@@ -9,7 +9,7 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
-from tiny import BOTH, build, common_options, dimensions, make_task, settings, stacks
+from tiny import BOTH, build, common_options, dimensions, make_dictionary, make_task, settings, stacks
 
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.plugin.models.families import REFUSED
@@ -252,8 +252,6 @@ def test_fully_sharded_training_is_refused() -> None:
 
 def test_conflicts_that_fairseq_finds_are_one_sentence() -> None:
     task = make_task()
-    from tiny import make_dictionary
-
     task.target_dictionary = make_dictionary(10)
     args = settings("transformer_b2t", *dimensions("translation"), "--share-all-embeddings")
     with pytest.raises(UserError, match="requires a joined dictionary"):

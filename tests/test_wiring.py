@@ -9,6 +9,7 @@ from tiny import TASKS, batch, build, common_options, logits, perturb, settings,
 from fairseq_residuals import build_stack
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 MIXED = ("--residual", "post_ln:0-1,resi_dual:2,pre_ln:3")
@@ -72,8 +73,6 @@ def test_a_mixed_stack_is_its_segments_one_after_the_other(task: str) -> None:
 
 
 def context(memory: torch.Tensor | None) -> object:
-    from fairseq_residuals.wirings.core.layer import Context
-
     return Context(memory=memory)
 
 

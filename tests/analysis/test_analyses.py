@@ -12,6 +12,7 @@ import pytest
 import torch
 from analysed_models import TINY, arguments, built, checkpoint, corpus, subjects
 from fairseq.models import ARCH_MODEL_REGISTRY
+from matplotlib.figure import Figure
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look import models, plots
@@ -196,8 +197,6 @@ def test_a_variant_looks_the_same_in_every_plot_and_differs_from_the_others() ->
 
 
 def test_nothing_is_left_of_a_picture_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
     def fail(self: Figure, *args: object, **kwargs: object) -> None:
         raise OSError("no space left")
 

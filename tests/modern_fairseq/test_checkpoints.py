@@ -7,6 +7,8 @@ import importlib
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
+from fairseq.logging.meters import AverageMeter
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
@@ -15,8 +17,6 @@ from modern_fairseq.loading import checkpoints
 
 def everything():
     """As fairseq's own checkpoints; test_safe_loading.py has all that they may hold."""
-    from fairseq.logging.meters import AverageMeter
-
     meter = AverageMeter()
     meter.update(3.0, n=2)
     return {
@@ -48,8 +48,6 @@ def test_another_programs_file_is_no_fairseq_checkpoint(tmp_path, content):
 
 
 def test_fairseq_itself_loads_this_way(tmp_path):
-    from fairseq import checkpoint_utils
-
     state = {
         **everything(),
         "optimizer_history": [{"criterion_name": "x", "optimizer_name": "y", "num_updates": 3}],

@@ -7,7 +7,10 @@ import types
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.data.data_utils import infer_language_pair
 
+import fairseq_residuals  # noqa: F401 (registers it)
 from fairseq_residuals_errors import UserError
 from modern_fairseq import mistakes
 from modern_fairseq.messages import commands
@@ -174,8 +177,6 @@ def test_other_errors_are_not_taken_for_mistakes(error):
     ("arguments", "missing"), [(["data"], "--arch"), (["data", "--arch", "transformer", "--task"], "")]
 )
 def test_a_missing_architecture_is_named(arguments, missing, capsys):
-    from fairseq import options
-
     with pytest.raises((UserError, SystemExit)) as caught:
         options.parse_args_and_arch(options.get_training_parser(), arguments)
     if missing:
@@ -186,10 +187,6 @@ def test_a_missing_architecture_is_named(arguments, missing, capsys):
 
 def test_help_lists_the_flags_of_the_architecture(capsys):
     """fairseq printed its help before it knew them."""
-    from fairseq import options
-
-    import fairseq_residuals  # noqa: F401 (registers it)
-
     for arguments, listed in ((["--help", "--arch", "transformer_b2t_6l"], True), (["--help"], False)):
         with pytest.raises(SystemExit) as caught:
             options.parse_args_and_arch(options.get_training_parser(), arguments)
@@ -199,15 +196,11 @@ def test_help_lists_the_flags_of_the_architecture(capsys):
 
 
 def test_a_missing_task_is_named():
-    from fairseq import options
-
     with pytest.raises(UserError, match="--task"):
         options.parse_args_and_arch(options.get_validation_parser(), ["data"])
 
 
 def test_a_data_folder_without_a_language_pair_is_named(tmp_path):
-    from fairseq.data.data_utils import infer_language_pair
-
     with pytest.raises(UserError, match="does not exist"):
         infer_language_pair(str(tmp_path / "nope"))
     with pytest.raises(UserError, match=f"{tmp_path} is no data folder"):

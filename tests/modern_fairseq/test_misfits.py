@@ -4,6 +4,8 @@ import types
 
 import pytest
 import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
@@ -58,8 +60,6 @@ def save(path, model):
 
 
 def test_of_several_checkpoints_the_one_that_does_not_fit_is_named(tmp_path):
-    from fairseq.checkpoint_utils import load_model_ensemble_and_task
-
     task = types.SimpleNamespace(build_model=lambda cfg: Model(2, 2))
     weights = [Model(2, 2).state_dict() for _ in range(2)]
     good = [save(tmp_path / f"{i}.pt", state) for i, state in enumerate(weights)]
@@ -77,8 +77,6 @@ def test_of_several_checkpoints_the_one_that_does_not_fit_is_named(tmp_path):
 
 def resume(path, model, restore_file="checkpoint_last.pt"):
     """Call fairseq's Trainer.load_checkpoint with as much of a trainer as it looks at up to the weights."""
-    from fairseq.trainer import Trainer
-
     checkpoint = {"load_checkpoint_on_all_dp_ranks": False, "restore_file": restore_file}
     cfg = OmegaConf.create({"checkpoint": checkpoint, "model": {}, "ema": {"store_ema": False}})
     cfg.distributed_training = {"zero_sharding": "none"}

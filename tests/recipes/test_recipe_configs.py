@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fairseq import options
+from fairseq.dataclass.initialize import add_defaults
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from recipe_files import CONFIGS, TABLES, job_of, kinds, published, read_job, read_table, rows_of_all
 
@@ -40,10 +45,6 @@ def test_null_in_a_row_is_no_word(tmp_path: Path) -> None:
 def test_is_valid_for_fairseq(config: str) -> None:
     """Unknown keys and values of the wrong kind are refused where fairseq would refuse them: in its dataclasses, and
     in the settings of this plugin's models. The corpus and its test sets exist."""
-    from fairseq.dataclass.initialize import add_defaults
-    from fairseq.registry import REGISTRIES
-    from fairseq.tasks import TASK_REGISTRY
-
     job = read_job(config)
     settings = OmegaConf.create(plain(job.config))
     add_defaults(settings)
@@ -77,10 +78,6 @@ FAMILIES = [
 
 @pytest.mark.parametrize("config", FAMILIES)
 def test_flags_of_fairseq_train_say_the_same(config: str) -> None:
-    from fairseq import options
-    from fairseq.dataclass.initialize import add_defaults
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
     wanted = job_of(config, gpus=8).config
     args = options.parse_args_and_arch(options.get_training_parser(), train_flags(wanted))
     by_flags = convert_namespace_to_omegaconf(args)

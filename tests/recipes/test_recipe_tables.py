@@ -10,6 +10,7 @@ import pytest
 from recipe_files import CONFIGS, TABLES, read_job, read_table, rows_of_all, uses
 
 from fairseq_residuals.lab.recipes.compose import NOTES
+from fairseq_residuals.lab.recipes.evaluate import expected_metrics
 
 ROOT = CONFIGS.parent
 REQUIRED = [
@@ -84,8 +85,6 @@ def test_rows_are_wired_and_deep_as_they_are_called(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_scores_are_of_the_published_kind(name: str) -> None:
-    from fairseq_residuals.lab.recipes.evaluate import expected_metrics
-
     table = read_table(name)
     for cell in table.cells:
         recipe = read_job(cell.config).recipe

@@ -41,14 +41,8 @@ def test_what_is_wrong_is_named(name: str, change: Callable[[Arrays], None], fai
 
 # eps of ScaleNorm bounds a length that no input comes near; the norms of xt_gated_multi_residual and nGPT are functions
 WITHOUT_EPS = {
-    "ngpt",
-    "rezero",
-    "rezero_encdec",
-    "dyt_preln",
-    "derf_preln",
-    "scalenorm_fixnorm_preln",
-    "scalenorm_fixnorm_postln",
-    "xt_gated_multi_residual",
+    *("derf_preln", "dyt_preln", "ngpt", "rezero", "rezero_encdec", "xt_gated_multi_residual"),
+    *("scalenorm_fixnorm_preln", "scalenorm_fixnorm_postln"),
 }
 WITH_NORMS = sorted(RECIPES.keys() - WITHOUT_EPS)
 

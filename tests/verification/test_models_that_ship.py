@@ -419,11 +419,9 @@ def test_bitnet_is_wired_as_ours() -> None:
 @torch.no_grad()
 def test_dory_is_wired_as_ours() -> None:
     """Layer by layer: its attention and FFN are fed vectors of norm 1, and normalise queries and keys themselves."""
-    sizes = {"num_hidden_layers": DEPTH, "n_input_layers": DEPTH, "n_recurrent_layers": 0, "n_output_layers": 0}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": DIM // 2}
-    config = transformers.DoryConfig(
-        hidden_size=DIM, intermediate_size=24, vocab_size=9, initializer_range=DIM**-0.5, **sizes, **heads
-    )
+    of_layers = {"num_hidden_layers": DEPTH, "n_input_layers": DEPTH, "n_recurrent_layers": 0, "n_output_layers": 0}
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": DIM // 2, "intermediate_size": 24}
+    config = transformers.DoryConfig(hidden_size=DIM, vocab_size=9, initializer_range=DIM**-0.5, **of_layers, **sizes)
     torch.manual_seed(0)
     theirs: Any = transformers.DoryModel(config).eval()
     perturb(theirs, scale=0.5)
@@ -433,12 +431,11 @@ def test_dory_is_wired_as_ours() -> None:
     s = variant.open(x)
     for i, layer in enumerate(theirs.layers):
         placed = theirs.rotary_emb(x, torch.arange(5)[None], layer.attention_type)
-        sublayers = (lambda h, p=placed, f=layer.self_attn: f(h, p, None)[0], layer.mlp)
-        places: tuple[Kind, Kind] = ("self", "ffn")
-        for index, (kind, rate) in enumerate(zip(places, (layer.lambda_1, layer.lambda_2), strict=True)):
-            connection = variant.connect(Site(**vars(shape), kind=kind, layer=i, index=index, n_sub=2))
-            dict(connection.named_parameters())["rate"].copy_(rate)
-            y = sublayers[index](s["x"] / DIM**0.5)
-            s = connection.write(s, connection.outer(y))
+        ffn, rates = layer.mlp, {"self": layer.lambda_1, "ffn": layer.lambda_2}
+        for index, kind in enumerate(rates):
+            connection: Any = variant.connect(Site(**vars(shape), kind=kind, layer=i, index=index, n_sub=2))  # type: ignore[arg-type]
+            connection.rate.copy_(rates[kind])
+            h = s["x"] / DIM**0.5
+            s = connection.write(s, connection.outer(ffn(h) if index else layer.self_attn(h, placed, None)[0]))
         x = layer(x, attention_mask=None, position_embeddings=placed)
         torch.testing.assert_close(variant.close(s) / DIM**0.5, theirs.norm(x))

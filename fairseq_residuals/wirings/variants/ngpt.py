@@ -33,13 +33,13 @@ from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
 
-EPS = 1e-12
+SPHERE_EPS = 1e-12
 """Number that norms add to a mean square, whatever ``norm_eps`` says: the authors' have none."""
 
 
 def on_the_sphere(x: Tensor) -> Tensor:
     """Divide x (..., C) by its root mean square, in single precision at least."""
-    return rms_norm(at_least_fp32(x), x.shape[-1:], eps=EPS)
+    return rms_norm(at_least_fp32(x), x.shape[-1:], eps=SPHERE_EPS)
 
 
 class NGPTConnection(Connection):

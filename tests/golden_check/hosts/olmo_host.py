@@ -1,25 +1,29 @@
 """The models of BryceZhuo/HybridNorm, which are OLMo's but for the norms: rotary positions, SwiGLU, no biases.
 
 And those of Qwen-Applications/SiameseNorm: DeiT's encoder, and OLMo's decoder, where HybridNorm is the Post-LN stream.
+And NVIDIA/ngpt's blocks, which are given vectors of norm 1 and give such; without rotary positions, above which the
+authors multiply queries and keys by gains, and with gains of 1 inside the FFN.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from torch.nn.functional import gelu
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
+from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host_recipe import HostRecipe
 
 
-def _part_gated_ffn(values: Values) -> Values:
-    """Part OLMo's one matrix, whose second half is the gate."""
+def part_gated_ffn(values: Values, matrix: str = ".ff_proj.weight") -> Values:
+    """Part an FFN's first matrix, by the end of its name, whose second half is the gate."""
     parted: Values = {}
     for name, value in values.items():
-        if name.endswith(".ff_proj.weight"):
-            fc1 = name.removesuffix(".ff_proj.weight") + ".fc1"
+        if name.endswith(matrix):
+            fc1 = name.removesuffix(matrix) + ".fc1"
             parted[f"{fc1}.up.weight"], parted[f"{fc1}.gate.weight"] = value.chunk(2)
         else:
             parted[name] = value
@@ -28,7 +32,7 @@ def _part_gated_ffn(values: Values) -> Values:
 
 OLMO = Authors(
     "BryceZhuo/HybridNorm",
-    _part_gated_ffn,
+    part_gated_ffn,
     (
         (r"^transformer\.wte\.", "embed_tokens."),
         (r"^transformer\.ff_out\.", "output_projection."),
@@ -78,7 +82,39 @@ LANGUAGE_MODEL = Authors(
 )
 
 
+def by_root_mean_square(golden: Golden) -> Golden:
+    """Make vectors of norm 1 those of root mean square 1, their loss what it was, and gains a row for each head."""
+    root = golden.parameters["layers.0.self_attn.out_proj.weight"].size(1) ** 0.5
+
+    def by_heads(values: Values) -> Values:
+        return {name: x.unflatten(0, (golden.heads, -1)) if "query_gain" in name else x for name, x in values.items()}
+
+    return replace(
+        golden,
+        **{part: by_heads(getattr(golden, part)) for part in ("parameters", "gradients", "scales", "initial")},
+        activations={name: root * x for name, x in golden.activations.items()},
+        inputs=golden.inputs | {"loss_weight": golden.inputs["loss_weight"] / root},
+    )
+
+
+NGPT = Authors(
+    "NVIDIA/ngpt",
+    partial(part_gated_ffn, matrix=".c_fc.weight"),
+    (
+        (r"^transformer\.h\.", "layers."),
+        (r"\.([qkv])(?:uery|ey|alue)\.", r".self_attn.\1_proj."),
+        (r"\.att_c_proj\.", ".self_attn.out_proj."),
+        (r"\.mlp_c_proj\.", ".fc2."),
+        (r"\.attn_alpha$", ".self_attn_connection.rate"),
+        (r"\.mlp_alpha$", ".ffn_connection.rate"),
+        (r"\.sqk$", ".self_attn_connection.query_gain"),
+    ),
+)
+
+
 RECIPES = {
+    # gains that are 1 there
+    "ngpt": HostRecipe("ngpt", NGPT, ACTIVATIONS["swiglu"], unused=r".*\.suv", adapt=by_root_mean_square),
     "hybridnorm": olmo("hybrid_norm(norm=rms)"),
     "hybridnorm_star": olmo("hybrid_norm(norm=rms,first_layer=star)"),
     "siamesenorm_deit": HostRecipe("siamese_norm", DEIT, activation=gelu, causal=False, eps=1e-6),
