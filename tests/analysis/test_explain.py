@@ -80,7 +80,7 @@ def test_a_decoder_layer_computes_the_papers_equations(variant: str) -> None:
 
 
 NORMS_ON_THE_WAY = {
-    **dict.fromkeys(("post_ln", "admin", "deepnet", "realformer", "keel"), 3),
+    **dict.fromkeys(("post_ln", "admin", "deepnet", "realformer", "keel", "ngpt"), 3),
     **dict.fromkeys(("b2t", "dlcl_post", "hybrid_norm"), 1),
 }
 """What a gradient has to pass in a decoder layer, by the papers; none in the other variants."""

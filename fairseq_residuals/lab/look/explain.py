@@ -87,7 +87,7 @@ def _picture(panels: list[Panel]) -> Any:
     characters = int(16 * width / len(panels))
     texts = ["\n".join(textwrap.fill(line, characters) for line in one.equations) for one in panels]
     below = max(text.count("\n") for text in texts) + 1
-    figure, axes = plots.new_figure(1, len(panels), width=width, height=0.5 + 0.1 * below + up / INCH)
+    figure, axes = plots.new_figure(1, len(panels), width=width, height=0.5 + 0.12 * below + up / INCH)
     for one, text, axis in zip(panels, texts, axes[0], strict=True):
         draw_scheme(axis, one.scheme, one.title, text, (across, up))
     return figure
@@ -166,5 +166,6 @@ def draw_scheme(axes: Any, scheme: Scheme, title: str, below: str, size: tuple[f
     axes.set(xlim=(middle - size[0] / 2, middle + size[0] / 2), ylim=(scheme.height, scheme.height - size[1]))
     axes.set_aspect("equal")
     axes.set_title(title, fontsize=8)
-    axes.text(0.5, -0.01, below, ha="center", va="top", fontsize=6, transform=axes.transAxes)
+    under = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    axes.annotate(below, (0.5, 0), (0, -4), ha="center", va="top", fontsize=6, **under)
     axes.set_axis_off()

@@ -104,6 +104,8 @@ SAME = {
 """Functions whose result is their input for the purpose of a diagram."""
 NORM_LABELS = {"RMSNorm": "RMS", "ScaleNorm": "Scale", "DyT": "DyT", "Derf": "Derf"}
 """Labels of the norms that are not LayerNorm."""
+NORM_FUNCTIONS = {"layer_norm": "LN", "rms_norm": "RMS"}
+"""Labels of norms that are no modules."""
 SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
 TIMES_ONE = {"mul", "rmul", "div", "truediv"}
 """Functions that change nothing where a number in them is 1."""
@@ -230,7 +232,7 @@ class _Recorder(TorchFunctionMode):
         known = [self._source(t) for t in given if id(t) in self.nodes]
         if self.inside:
             self.inside[-1].update(known)
-            self.norms_inside += func.__name__ in ("layer_norm", "rms_norm")  # not only modules normalize
+            self.norms_inside += func.__name__ in NORM_FUNCTIONS
             return out
         name = func.__name__.strip("_") if func.__name__ != "__getitem__" else func.__name__
         if not made or func.__name__ == "__get__":
@@ -264,6 +266,8 @@ class _Recorder(TorchFunctionMode):
 
     def _describe(self, name: str, args: Any, given: list[Tensor], known: int) -> tuple[str, str]:
         sign = SIGNS.get(name, SIGNS.get(name.removeprefix("r")))
+        if name in NORM_FUNCTIONS:
+            return NORM_FUNCTIONS[name], "norm"
         if sign is None:
             return {"cat": "concat"}.get(name, name), "operation"
         if known > 1 and sign in "+-":
