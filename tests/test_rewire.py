@@ -274,9 +274,7 @@ def test_a_wiring_starts_as_the_paper_has_it(name: str, variant: str) -> None:
         return
     model.train()
     model(**example(name)).loss.backward()
-    idle = [key for key, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    # of two_lane and others, what only acts above; never a sub-layer
-    assert not [key for key in idle if ".wiring." not in f".{key}"]
+    assert not [key for key, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
 @pytest.mark.parametrize(

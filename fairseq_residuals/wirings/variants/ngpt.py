@@ -54,18 +54,17 @@ class NGPTConnection(Connection):
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
-        assert self.query_gain is not None
-        gain = at_least_fp32(self.query_gain).square() * self.site.dim
         edits = {
-            name: partial(self.normalised, kwargs.get(name), by)
-            for name, by in (("edit_query", gain), ("edit_key", 1.0))
+            name: partial(self.normalised, kwargs.get(name), gain)
+            for name, gain in (("edit_query", self.query_gain), ("edit_key", None))
         }
         return super().attend(attn, query, key, value, s, **kwargs | edits)
 
-    def normalised(self, edit: Edit | None, gain: Tensor | float, x: Tensor) -> Tensor:
-        """(positions, B, C) -> the same: what another ``edit`` makes of it, normalised per head, times a gain."""
+    def normalised(self, edit: Edit | None, gain: Tensor | None, x: Tensor) -> Tensor:
+        """(positions, B, C) -> the same: what another ``edit`` makes of it, normalised per head, times d gain^2."""
         x = x if edit is None else edit(x)
-        return (gain * on_the_sphere(x.unflatten(-1, (-1, self.site.head_dim)))).flatten(-2).to(x.dtype)
+        heads = on_the_sphere(x.unflatten(-1, (-1, self.site.head_dim)))
+        return (heads if gain is None else self.site.dim * at_least_fp32(gain).square() * heads).flatten(-2).to(x.dtype)
 
     def outer(self, y: Tensor) -> Tensor:
         return on_the_sphere(y).to(y.dtype)
