@@ -222,11 +222,12 @@ def test_gains_that_start_by_depth_do_not_decay(name: str) -> None:
         assert all(decay == 1 for key, decay in decays.items() if key not in gains and not key.endswith(".scalar"))
 
 
-def test_scalars_do_not_decay() -> None:
-    """Of layer_scalar, x0_lambdas, unet_skip, backout and two_lane; without decay there is nothing to do."""
-    for name in ("layer_scalar", "x0_lambdas", "unet_skip", "backout", "two_lane"):
-        model = build("translation", name)
-        single = {key for key, p in model.named_parameters() if p.numel() == 1}
+def test_scalars_and_gates_do_not_decay() -> None:
+    """Without decay there is nothing to do."""
+    gates = {"residual_gate": "_connection.gate", "ngpt": ("_connection.rate", "_connection.query_gain")}
+    for name in ("layer_scalar", "x0_lambdas", "unet_skip", "backout", "two_lane", *gates):
+        model, ends = build("translation", name), gates.get(name, ())
+        single = {key for key, p in model.named_parameters() if key.endswith(ends) or (not ends and p.numel() == 1)}
         spared = {key for key, p in model.named_parameters() if p in scales_of(model)}
         assert single == spared != set()
     trainer = make_trainer("--optimizer", "sgd", "--lr", "0.1", "--lr-scheduler", "fixed", variant="x0_lambdas")

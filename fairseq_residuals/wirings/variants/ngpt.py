@@ -30,6 +30,7 @@ from torch.nn.functional import rms_norm
 from fairseq_residuals.wirings.core.attention import Edit
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
 
@@ -86,7 +87,7 @@ class NGPT(Variant):
         "Published for decoders alone. Cross-attention is one more sub-layer, with a gain of its queries and keys; the"
         " embeddings are normalised. Matrices are not, after updates."
     )
-    spares = ("connection.rate", "connection.query_gain")
+    spares = tuple(f"{connection}.{name}" for connection in CONNECTIONS.values() for name in ("rate", "query_gain"))
     connection = NGPTConnection
 
     @dataclass(frozen=True)

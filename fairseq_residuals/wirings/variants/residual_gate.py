@@ -24,6 +24,7 @@ from torch.nn.functional import rms_norm
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
 from fairseq_residuals.wirings.variants.pre_ln import TopNorm
@@ -64,7 +65,7 @@ class ResidualGate(TopNorm):
     verified = "Muse Spark in transformers, decoder alone: activations, gradients"
     ships_in = "Muse-Spark-Open-816B-A42B (norm_type=rms,norm_eps=1e-5)"
     extension = "start=beam. Cross-attention is one more sub-layer, whose branch is normalized without a gain."
-    spares = ("connection.gate",)
+    spares = tuple(f"{connection}.gate" for connection in CONNECTIONS.values())
     connection = ResidualGateConnection
 
     @dataclass(frozen=True)
