@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 
 import absl.logging
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork hangs where PyTorch has used several threads
 
 
 def pytest_configure() -> None:

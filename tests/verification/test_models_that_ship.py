@@ -423,8 +423,7 @@ def test_dory_is_wired_as_ours() -> None:
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": DIM // 2, "intermediate_size": 24}
     config = transformers.DoryConfig(hidden_size=DIM, vocab_size=9, initializer_range=DIM**-0.5, **of_layers, **sizes)
     torch.manual_seed(0)
-    theirs: Any = transformers.DoryModel(config).eval()
-    perturb(theirs, scale=0.5)
+    theirs: Any = perturb(transformers.DoryModel(config).eval(), scale=0.5)
     shape = StackShape("decoder", DEPTH, DIM, 24, 2, 0, DEPTH, cross=False)
     variant = Wiring.parse("ngpt").build(shape)
     x = theirs.norm(theirs.embed_tokens(torch.randint(9, (2, 5))))
