@@ -78,9 +78,12 @@ def test_forward_is_finite(task: str, variant: str) -> None:
 def test_training_under_autocast(task: str, variant: str) -> None:
     """A step in bf16, near that in single precision: forward and backward."""
     model, inputs = perturb(build(task, variant)).train(), batch(task)
-    expected = gradients(model, task, inputs)
+    expected, changes = gradients(model, task, inputs), []
+    for connection in connections(model):
+        connection.register_forward_hook(lambda m, args, out: changes.append((args[0]["x"].dtype, out[0]["x"].dtype)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = gradients(model, task, inputs)
+    assert all(after.itemsize >= before.itemsize for before, after in changes), "the stream is rounded"
     assert found.keys() == expected.keys()
     assert all(gradient.isfinite().all() for gradient in found.values())
     exact, rounded = (torch.cat([g.flatten() for g in of.values()]) for of in (expected, found))

@@ -19,6 +19,7 @@ With the option ``value_residual`` values are mixed first, then normalised. The 
 not of this wiring; users of their code report that it does not converge without (issue 2 of the repository).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -30,6 +31,12 @@ from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Varian
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import TopNorm
+
+
+def edit_heads(norm: Callable[[Tensor], Tensor], head_dim: int, edit: Edit | None, x: Tensor) -> Tensor:
+    """(positions, B, C) -> the same: what another ``edit`` makes of it, each head normalised."""
+    x = x if edit is None else edit(x)
+    return norm(x.unflatten(-1, (-1, head_dim))).flatten(-2)
 
 
 class HybridNormConnection(Connection):
@@ -50,13 +57,8 @@ class HybridNormConnection(Connection):
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
         norms = {"edit_query": self.q_norm, "edit_key": self.k_norm, "edit_value": self.v_norm}
-        edits = {name: partial(self.normalised, norm, kwargs.get(name)) for name, norm in norms.items()}
+        edits = {name: partial(edit_heads, norm, self.head_dim, kwargs.get(name)) for name, norm in norms.items()}
         return super().attend(attn, query, key, value, s, **kwargs | edits)
-
-    def normalised(self, norm: nn.Module, edit: Edit | None, x: Tensor) -> Tensor:
-        """(positions, B, C) -> the same: what another ``edit`` makes of it, each head normalised."""
-        x = x if edit is None else edit(x)
-        return norm(x.unflatten(-1, (-1, self.head_dim))).flatten(-2)
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         return s | {"x": s["x"] + y}

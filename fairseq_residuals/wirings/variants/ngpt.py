@@ -27,20 +27,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.wirings.core.attention import Edit
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
+from fairseq_residuals.wirings.variants.hybrid_norm import edit_heads
 
 SPHERE_EPS = 1e-12
 """Number that norms add to a mean square, whatever ``norm_eps`` says: the authors' have none."""
 
 
 def on_the_sphere(x: Tensor) -> Tensor:
-    """Divide x (..., C) by its root mean square, in single precision at least."""
-    return rms_norm(at_least_fp32(x), x.shape[-1:], eps=SPHERE_EPS)
+    """Divide x (..., C) by its root mean square, which is computed in single precision at least."""
+    return rms_norm(at_least_fp32(x), x.shape[-1:], eps=SPHERE_EPS).to(x.dtype)
 
 
 class NGPTConnection(Connection):
@@ -55,24 +54,23 @@ class NGPTConnection(Connection):
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
-        edits = {
-            name: partial(self.normalised, kwargs.get(name), gain)
-            for name, gain in (("edit_query", self.query_gain), ("edit_key", None))
-        }
+        norms = {"edit_query": self.query_norm, "edit_key": on_the_sphere}
+        edits = {name: partial(edit_heads, norm, self.site.head_dim, kwargs.get(name)) for name, norm in norms.items()}
         return super().attend(attn, query, key, value, s, **kwargs | edits)
 
-    def normalised(self, edit: Edit | None, gain: Tensor | None, x: Tensor) -> Tensor:
-        """(positions, B, C) -> the same: what another ``edit`` makes of it, normalised per head, times d gain^2."""
-        x = x if edit is None else edit(x)
-        heads = on_the_sphere(x.unflatten(-1, (-1, self.site.head_dim)))
-        return (heads if gain is None else self.site.dim * at_least_fp32(gain).square() * heads).flatten(-2).to(x.dtype)
+    def query_norm(self, heads: Tensor) -> Tensor:
+        """(positions, B, H, channels of a head) -> the same"""
+        assert self.query_gain is not None
+        gain = self.site.dim * at_least_fp32(self.query_gain).square()
+        return (gain * on_the_sphere(at_least_fp32(heads))).to(heads.dtype)
 
     def outer(self, y: Tensor) -> Tensor:
-        return on_the_sphere(y).to(y.dtype)
+        return on_the_sphere(y)
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         b = self.scale * at_least_fp32(self.rate).abs()
-        return s | {"x": on_the_sphere(torch.lerp(at_least_fp32(s["x"]), at_least_fp32(y), b)).to(y.dtype)}
+        x = torch.lerp(at_least_fp32(s["x"]), at_least_fp32(y), b)
+        return s | {"x": on_the_sphere(x).to(s["x"].dtype)}
 
 
 @register_variant("ngpt")
@@ -87,7 +85,7 @@ class NGPT(Variant):
         "Published for decoders alone. Cross-attention is one more sub-layer, with a gain of its queries and keys; the"
         " embeddings are normalised. Matrices are not, after updates."
     )
-    spares = tuple(f"{connection}.{name}" for connection in CONNECTIONS.values() for name in ("rate", "query_gain"))
+    spares = ("rate", "query_gain")
     connection = NGPTConnection
 
     @dataclass(frozen=True)
@@ -105,4 +103,4 @@ class NGPT(Variant):
         )
 
     def open(self, x: Tensor) -> Stream:
-        return {"x": on_the_sphere(x).to(x.dtype)}
+        return {"x": on_the_sphere(x)}
