@@ -191,6 +191,7 @@ def test_every_rule_of_initialisation_draws_them(init: str) -> None:
         ({"norm_type": "rmsnorm"}, "'rmsnorm' is not valid for option 'norm_type'"),
         ({"norm_type": "rms", "options": {"norm_type": "rms"}}, "norm_type is an argument, so options must be"),
         ({"norm_eps": 0.1, "norm_type": "dyt"}, "norm_eps would do nothing: a norm of norm_type=dyt has no argument"),
+        ({"variant": "re_zero", "norm_type": "rms"}, "this wiring has no norm, so norm_type would do nothing"),
         ({"ropary": True}, "there is no argument 'ropary' (did you mean rotary?)"),
         ({"activation": "gelu"}, "there is no argument 'activation'"),
         (

@@ -166,6 +166,5 @@ def draw_scheme(axes: Any, scheme: Scheme, title: str, below: str, size: tuple[f
     axes.set(xlim=(middle - size[0] / 2, middle + size[0] / 2), ylim=(scheme.height, scheme.height - size[1]))
     axes.set_aspect("equal")
     axes.set_title(title, fontsize=8)
-    under = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(below, (0.5, 0), (0, -4), ha="center", va="top", fontsize=6, **under)
+    axes.annotate(below, (0.5, 0), (0, -4), "axes fraction", "offset points", ha="center", va="top", fontsize=6)
     axes.set_axis_off()

@@ -113,7 +113,6 @@ NGPT = Authors(
 
 
 RECIPES = {
-    # gains that are 1 there
     "ngpt": HostRecipe("ngpt", NGPT, ACTIVATIONS["swiglu"], unused=r".*\.suv", adapt=by_root_mean_square),
     "hybridnorm": olmo("hybrid_norm(norm=rms)"),
     "hybridnorm_star": olmo("hybrid_norm(norm=rms,first_layer=star)"),

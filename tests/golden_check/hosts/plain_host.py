@@ -38,13 +38,9 @@ def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) ->
 
 
 def query_vectors(values: Values) -> Values:
-    """Return the queries over depth as vectors, there matrices of one row."""
-    return {name: x[0] if re.search(r"_res[._]proj\.weight$", name) else x for name, x in values.items()}
-
-
-def rows_as_vectors(values: Values) -> Values:
-    """Return the weights of maps to one number as vectors."""
-    return {name: x[0] if re.search(r"\.ddl_\w+\.\w+\.weight$", name) else x for name, x in values.items()}
+    """Return queries over depth and gates as vectors, there matrices of one row."""
+    row = re.compile(r"(_res[._]proj|\.ddl_\w+\.\w+)\.weight$")
+    return {name: x[0] if row.search(name) else x for name, x in values.items()}
 
 
 _ATTENTION_RESIDUALS = plain(
@@ -80,7 +76,7 @@ RECIPES = {
         (r"\.beta\.bias$", ".gate_bias"),
         (r"\.v_proj\.weight$", ".value"),
         (r"\.v_proj\.bias$", ".value_bias"),
-        convert=rows_as_vectors,
+        convert=query_vectors,
         tolerances=SHIPPED,
     ),
     "derf_preln": plain("pre_ln(norm=derf)", "zlab-princeton/Derf", tolerances=SHIPPED),
