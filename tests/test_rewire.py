@@ -430,6 +430,17 @@ def test_quantized_weights_stay() -> None:
     assert not any(weight.float().any() for weight in weights)
 
 
+def test_a_module_brings_the_hooks_of_another_along() -> None:
+    """So does PyTorch when it puts quantized maps in the places of others; each value residual would act twice."""
+    model = rewire(tiny("llama"), "pre_ln", {"value_residual": "identity"}, start="paper")
+    expected = outputs(model, "llama")
+    for layer in model.model.layers:
+        old, layer.self_attn.v_proj = layer.self_attn.v_proj, nn.Linear(32, 32, bias=False)
+        layer.self_attn.v_proj.weight = old.weight
+        layer.self_attn.v_proj.register_forward_hook(*old._forward_hooks.values())
+    torch.testing.assert_close(outputs(model, "llama"), expected)
+
+
 def test_several_wirings_in_one_stack() -> None:
     model, before = tiny("llama"), outputs(tiny("llama"), "llama")
     rewire(model, "pre_ln:0-0,hyper_connections:1-2", {"pre_ln.final_norm": False})

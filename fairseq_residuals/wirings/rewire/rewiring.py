@@ -231,17 +231,18 @@ class Attend:
 class Hook:
     """A method of a layer's wiring at a module of that layer; at a copy of the module alone, it does nothing."""
 
-    def __init__(self, wired: LayerWiring, method: Callable[..., Any] | None, *args: Any) -> None:
-        self.wired, self.method, self.args = wired, method, args
+    def __init__(self, wired: LayerWiring, turn: int, method: Callable[..., Any] | None, *args: Any) -> None:
+        self.wired, self.turn, self.method, self.args = wired, turn, method, args
 
     def __call__(self, *call: Any) -> Any:
-        return self.method(self.wired, *self.args, *call) if self.method else None
+        # a module that takes the place of another, such as a quantized one, may bring the other's hooks along
+        acts = self.method and self.turn == self.wired.turn
+        return self.method(self.wired, *self.args, *call) if acts else None  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         is_whole = id(self.wired.layer) in memo
-        return Hook(
-            copy.deepcopy(self.wired, memo) if is_whole else self.wired, self.method if is_whole else None, *self.args
-        )
+        wired = copy.deepcopy(self.wired, memo) if is_whole else self.wired
+        return Hook(wired, self.turn, self.method if is_whole else None, *self.args)
 
 
 class LayerWiring(Layer):
@@ -269,6 +270,8 @@ class LayerWiring(Layer):
             raise UserError(f"{described.layers} have two sub-layers of one kind: wrap takes them, rewire does not")
         self.post_norm, self.wired_by = described.post_norm, variant.name
         self.handles: list[Any] = []
+        self.turn = 0
+        """How often hooks were put on modules; those of an earlier turn do nothing."""
         self.hooked: dict[str, nn.Module] = {}
         self.leaving: list[tuple[nn.Module, int]] = []
         """Modules with the numbers of the hooks that write what they return, which have to be their last ones."""
@@ -334,14 +337,14 @@ class LayerWiring(Layer):
         """Put hooks on the modules that the description names, where others have taken their places since."""
         for handle in self.handles:
             handle.remove()
-        self.handles, self.leaving = [], []
+        self.handles, self.leaving, self.turn = [], [], self.turn + 1
         for kind, sub in self.described.items():
             if sub.enter:
-                enters = Hook(self, LayerWiring.enter, kind)
+                enters = Hook(self, self.turn, LayerWiring.enter, kind)
                 self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, with_kwargs=True))
             for name, leave in ((sub.leave or sub.enter, LayerWiring.leave), (sub.beside, LayerWiring.leave_both)):
                 if name:
-                    self.handles.append(self._module(name).register_forward_hook(Hook(self, leave, kind)))
+                    self.handles.append(self._module(name).register_forward_hook(Hook(self, self.turn, leave, kind)))
                     self.leaving.append((self.hooked[name], self.handles[-1].id))
             if self.edits_inside(kind):
                 self._hook_inside(kind, sub)
@@ -349,12 +352,12 @@ class LayerWiring(Layer):
     def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
         for edit, place in INSIDE.items():
             if name := getattr(sub, place):
-                edits = Hook(self, LayerWiring.edit_output, kind, edit)
-                feeds = Hook(self, LayerWiring.feed, kind, place)
+                edits = Hook(self, self.turn, LayerWiring.edit_output, kind, edit)
+                feeds = Hook(self, self.turn, LayerWiring.feed, kind, place)
                 self.handles.append(self._module(name).register_forward_hook(edits))
                 self.handles.append(self._module(name).register_forward_pre_hook(feeds))
         if sub.inner:
-            edits = Hook(self, LayerWiring.edit_inner, kind)
+            edits = Hook(self, self.turn, LayerWiring.edit_inner, kind)
             self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits))
 
     def _module(self, name: str) -> nn.Module:
