@@ -4,7 +4,7 @@
 #   bash scripts/lock.sh                           after a change of pyproject.toml
 #   bash scripts/lock.sh --upgrade                 the newest versions that pyproject.toml allows
 #   bash scripts/lock.sh --upgrade-package NAME    the newest version of one package
-# PYTHON (default: the first of python3.11, 3.12, 3.13) runs uv, whatever its version: versions are chosen for Python
+# PYTHON (default: the first of python3.11 to 3.14) runs uv, whatever its version: versions are chosen for Python
 # 3.11, the oldest that is served, and then checked for the newer ones. Commit the result after scripts/test.sh has
 # passed on every version.
 set -euo pipefail
@@ -14,7 +14,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 if [ -z "${PYTHON:-}" ]; then
-    for PYTHON in python3.11 python3.12 python3.13; do
+    for PYTHON in python3.11 python3.12 python3.13 python3.14; do
         "$PYTHON" -c '' >/dev/null 2>&1 && break # a pyenv shim may be there and not run
     done
 fi
@@ -46,7 +46,7 @@ grep -vE '^(nvidia-[a-z0-9-]+|cuda-[a-z-]+|triton|torch)==' "$work/pins.txt" >"$
 
 # these come as source and are built: fairseq, antlr4 and rouge-score always, editdistance from Python 3.13 on
 grep -vE '^(fairseq|antlr4-python3-runtime|rouge-score|editdistance)==' "$work/hashed.txt" >"$work/wheels.txt"
-for version in 3.11 3.12 3.13; do
+for version in 3.11 3.12 3.13 3.14; do
     compile --no-deps --no-build --python-version "$version" "$work/wheels.txt" >/dev/null
 done
 

@@ -2,7 +2,7 @@
 # Creates or reuses a virtual environment and installs the pinned packages and this checkout into it.
 # Other scripts source this file; it leaves them ROOT, VENV, VENV_PYTHON, and a PATH that starts with the environment.
 #   VENV=DIR      the environment (default: .venv in the checkout)
-#   PYTHON=PROG   the interpreter that creates it (default: the first usable of python3.11, 3.12, 3.13, python3)
+#   PYTHON=PROG   the interpreter that creates it (default: the first usable of python3.11 to 3.14, python3)
 #   MALLOC=libc   memory from the C library also where tcmalloc is installed (default: tcmalloc)
 set -euo pipefail
 
@@ -43,7 +43,7 @@ PY
 
 choose_python() {
     local candidate reason first_reason=""
-    for candidate in python3.11 python3.12 python3.13 python3; do
+    for candidate in python3.11 python3.12 python3.13 python3.14 python3; do
         # A pyenv shim is on the PATH even where the version behind it is not active: run it to find out.
         "$candidate" -c '' >/dev/null 2>&1 || continue
         reason="$(why_unusable "$candidate")"

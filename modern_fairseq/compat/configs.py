@@ -1,4 +1,4 @@
-"""Python: dataclass defaults must be hashable since 3.11, and optional types print otherwise since 3.14."""
+"""Python: dataclass defaults are hashable since 3.11, optional types print otherwise since 3.14; 3.15 lacks a name."""
 
 import contextlib
 import dataclasses
@@ -32,9 +32,11 @@ def hashable_defaults() -> Iterator[None]:
     every such default (models/transformer/transformer_config.py:114-192 and user modules included), is made
     hashable by identity as it was under Python 3.10.  ``default_factory`` is no way out: fairseq reads
     ``field.default``.  The decorator is wrapped only while configs.py is executed, and whatever configs.py
-    imports is imported before. Can go when fairseq uses ``default_factory`` (fairseq > 0.12.2) or with
+    imports is imported before. ``dataclasses._MISSING_TYPE``, which it imports from Python 3.15 on too (configs.py:8,
+    utils.py:12), is the type of ``MISSING``. Can go when fairseq uses ``default_factory`` (fairseq > 0.12.2) or with
     Python < 3.11.
     """
+    vars(dataclasses).setdefault("_MISSING_TYPE", type(dataclasses.MISSING))
     for name in ("torch", "omegaconf", "fairseq.dataclass.constants"):
         importlib.import_module(name)
 

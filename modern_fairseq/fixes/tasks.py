@@ -93,8 +93,10 @@ def positions_once(module: types.ModuleType) -> None:
     """
 
     @replaces(module.DenoisingTask, "add_args")
-    def add_args(original: Any, parser: argparse.ArgumentParser) -> None:
-        original(parser.add_argument_group("denoising", conflict_handler="resolve"))
+    def add_args(original: Any, parser: Any) -> None:
+        if isinstance(parser, argparse.ArgumentParser):  # else a group, in which Python 3.14 takes no other
+            parser = parser.add_argument_group("denoising", conflict_handler="resolve")
+        original(parser)
 
 
 def settings_of_bart(module: types.ModuleType) -> None:

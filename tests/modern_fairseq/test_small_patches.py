@@ -8,6 +8,7 @@ import itertools
 import logging
 import subprocess
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +167,7 @@ class Epochs(FairseqDataset):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_processes_that_load_data_know_the_epoch(workers: int) -> None:
-    epochs = iterators.EpochBatchIterator(
-        Epochs(), lambda items: items[0], [[0]], num_workers=workers, reuse_dataloader=True
-    )
+    epochs = iterators.EpochBatchIterator(Epochs(), itemgetter(0), [[0]], num_workers=workers, reuse_dataloader=True)
     assert [next(epochs.next_epoch_itr()) for _ in range(3)] == [1, 2, 3]
 
 

@@ -84,9 +84,9 @@ def work(mode: str, entry: Entry, case: Case, timeout: float) -> Measured:
         raise Failed(f"not done within {timeout:g} s") from None
     if ended.returncode == 0:
         return json.loads(ended.stdout.splitlines()[-1])
-    last = next((line for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
     if ended.returncode == REFUSED:
-        raise Failed(f"not measured: {last}")
+        raise Failed(f"not measured: {ended.stdout.splitlines()[-1]}")
+    last = next((line for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
     if ended.returncode == -signal.SIGKILL:
         raise Failed("out of memory, or killed by hand (SIGKILL)")
     if "OutOfMemoryError" in last or "MemoryError" in last or "can't allocate memory" in last:

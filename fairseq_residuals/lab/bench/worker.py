@@ -25,7 +25,7 @@ Measured = dict[str, Any]
 OVERFLOWS = 20
 """Steps that fp16 may take to find a loss scale."""
 REFUSED = 3
-"""Exit status where there is nothing to measure, and the last line of stderr says why."""
+"""Exit status where there is nothing to measure, and the last line of stdout says why."""
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     try:
         print(json.dumps(MODES[request["mode"]](Entry(**request["entry"]), Case(**request["case"]))))
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(error)
         return REFUSED
     return 0
 

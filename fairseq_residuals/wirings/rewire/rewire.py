@@ -103,7 +103,7 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     """Load a rewired model of transformers from the folder that its ``save_pretrained`` wrote.
 
     Args:
-        path: of the folder.
+        path: of the folder; of a model on the Hub, what ``huggingface_hub.snapshot_download`` returns.
         wiring: the class that wired the model, where it is one of your own that is not registered.
         kwargs: of ``from_pretrained``, such as ``dtype``.
 
