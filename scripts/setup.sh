@@ -24,7 +24,10 @@ why_unusable() {
 import os, shutil, sys
 name = "%s (Python %d.%d)" % (sys.executable, sys.version_info[0], sys.version_info[1])
 if sys.version_info < (3, 11):
-    print("%s is too old: Python 3.11 or newer is needed" % name)
+    print("%s is too old: Python 3.11 to 3.14 are served" % name)
+    sys.exit()
+if sys.version_info >= (3, 15):
+    print("%s is too new for the pinned packages: Python 3.11 to 3.14 are served" % name)
     sys.exit()
 import importlib.util, sysconfig
 if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
@@ -53,7 +56,7 @@ choose_python() {
         fi
         first_reason="${first_reason:-$reason}"
     done
-    die "${first_reason:-no Python found: install Python 3.11 or newer, or name one in PYTHON}"
+    die "${first_reason:-no Python found: install Python 3.11 to 3.14, or name one in PYTHON}"
 }
 
 python_version() {

@@ -190,7 +190,7 @@ def test_setup_refuses_an_old_python(checkout: Checkout, tmp_path: Path) -> None
     old.write_text(f'#!/bin/sh\n(echo "import sys; sys.version_info = (3, 6, 15)"; cat) | "{sys.executable}" "$@"\n')
     old.chmod(0o755)
     new = str(tmp_path / "new")
-    assert "Python 3.11 or newer is needed" in last_line_of_failed_setup(checkout, PYTHON=str(old), VENV=new)
+    assert "Python 3.11 to 3.14 are served" in last_line_of_failed_setup(checkout, PYTHON=str(old), VENV=new)
     assert not Path(new).exists()
 
 

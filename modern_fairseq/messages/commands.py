@@ -91,7 +91,9 @@ def short_refusals(module: types.ModuleType) -> None:
 
 
 def _shortened(message: str) -> str:
-    found = re.fullmatch(r"(?s)(argument \S+: invalid choice: '(.*)') \(choose from (.{1000,})\)", message)
+    # Python 3.15 suggests one of them, too
+    refusal = r"(?s)(argument \S+: invalid choice: '(.*?)')(?:, maybe you meant '.*'\?)? \(choose from (.{1000,})\)"
+    found = re.fullmatch(refusal, message)
     return found[1] + did_you_mean(found[2], re.findall(r"[^', ]+", found[3])) if found else message
 
 
