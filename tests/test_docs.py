@@ -91,9 +91,9 @@ def test_the_readme_names_every_python() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    versions = re.findall(r"Python (3\.\d+), (3\.\d+) or (3\.\d+)", text)
+    versions = re.findall(r"Python (3\.\d+) to (3\.\d+)", text)
     classified = tuple(c.rpartition(" ")[2] for c in project["classifiers"] if re.search(r":: 3\.\d+$", c))
-    assert versions == [classified] and project["requires-python"].startswith(f">={classified[0]}")
+    assert versions == [(classified[0], classified[-1])] and project["requires-python"].startswith(f">={classified[0]}")
 
 
 def test_no_page_installs_this_package_by_its_name() -> None:
