@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
 import torch
-from hypothesis import assume, strategies
+from hypothesis import HealthCheck, Phase, assume, settings, strategies
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
@@ -24,6 +24,14 @@ from fairseq_residuals.wirings.core.wiring import Wiring
 
 LARGEST_INTEGER, LARGEST_FACTOR = 4, 2.0
 """Of the options that are drawn: stacks are small, and larger factors over depth leave the range of rounding."""
+
+
+def examples(n: int) -> Any:
+    # what is drawn is small, and shrinking it takes longer than reading it
+    phases, checks = (Phase.generate,), list(HealthCheck)
+    return settings(
+        max_examples=n, derandomize=True, deadline=None, database=None, phases=phases, suppress_health_check=checks
+    )
 
 
 class FixedMask(nn.Module):

@@ -6,16 +6,15 @@ exported is imported as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis.strategies import DataObject, data, sampled_from
-from random_stacks import Draw, draws, shapes
+from random_stacks import Draw, draws, examples, shapes
 from test_export import CASES, export
 from tiny import build_model, make_task
 from torch import Tensor, nn
@@ -28,19 +27,6 @@ from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.stack import Stack
-
-
-def examples(n: int) -> Callable[[Any], Any]:
-    # what is drawn is small, and shrinking it takes longer than reading it
-    return settings(
-        max_examples=n,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-
 
 every_variant = pytest.mark.parametrize("variant", sorted(VARIANTS))
 

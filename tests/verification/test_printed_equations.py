@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis.strategies import DataObject, data
-from random_stacks import Draw, draws
+from random_stacks import Draw, draws, examples
 from tiny import choices
 from torch import Tensor
 
@@ -40,15 +40,7 @@ def difference(one: Draw, equations: tuple[str, ...]) -> float:
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-@settings(
-    max_examples=12,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    # what is drawn is small, and shrinking it takes longer than reading it
-    phases=(Phase.generate,),
-    suppress_health_check=list(HealthCheck),
-)
+@examples(12)
 @given(data())
 def test_the_printed_equations_are_what_runs(variant: str, data: DataObject) -> None:
     one = data.draw(draws(variant))
