@@ -146,7 +146,7 @@ def check_the_runs(path: Path) -> None:
 
 def check_what_is_printed(printed: str) -> None:
     plan, _, report = printed.partition("# Wirings compared on copy")
-    assert "1 layers, 16 wide, 16 updates of 300 tokens" in plan
+    assert "1 layers, 16 wide, 16 updates of up to 300 tokens" in plan
     assert "INFO" not in plan + report
     assert "paired t-test" in plan and "standard deviations of a run is found with 80% probability" in plan
     (twin,) = (line.replace("|", "").split() for line in plan.splitlines() if line.startswith("| twin#"))

@@ -56,7 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     rungs = "; ".join(f"{n}: {r.dim} wide, {r.updates * r.tokens / 1e6:.0f}M tokens" for n, r in RUNGS.items())
     what.add_argument("--size", choices=tuple(RUNGS), help=f"{rungs}; copy and cldr train for less (the task's own)")
     sizes = {"depth": "layers of each stack", "dim": "width; the FFN is four times as wide"}
-    for flag, words in (sizes | {"updates": "updates of a run", "tokens": "tokens of an update"}).items():
+    steps = {"updates": "updates of a run", "tokens": "most tokens of an update, with padding"}
+    for flag, words in (sizes | steps).items():
         what.add_argument(f"--{flag}", type=int, metavar="N", help=words)
     what.add_argument(
         "--blocks",

@@ -85,7 +85,7 @@ def start_text(starts: Mapping[str, Start]) -> str:
 
 def _sizes(comparison: Comparison) -> str:
     rung = comparison.rung
-    return f"{comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of {rung.tokens:,} tokens"
+    return f"{comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of up to {rung.tokens:,} tokens"
 
 
 def plan_text(

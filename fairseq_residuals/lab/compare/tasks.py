@@ -29,7 +29,7 @@ class Rung:
     heads: int
     updates: int
     tokens: int
-    """Target tokens of an update."""
+    """Most tokens of an update; those of the longer side, with the padding of sentences, count."""
 
 
 RUNGS = {
