@@ -26,8 +26,8 @@ LARGEST_INTEGER, LARGEST_FACTOR = 4, 2.0
 """Of the options that are drawn: stacks are small, and larger factors over depth leave the range of rounding."""
 
 
-def examples(n: int) -> Any:
-    # what is drawn is small, and shrinking it takes longer than reading it
+def examples(n: int) -> settings:
+    """Draw n examples, the same each time. They are small, and to shrink them takes longer than to read them."""
     phases, checks = (Phase.generate,), list(HealthCheck)
     return settings(
         max_examples=n, derandomize=True, deadline=None, database=None, phases=phases, suppress_health_check=checks

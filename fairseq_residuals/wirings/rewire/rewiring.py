@@ -229,20 +229,22 @@ class Attend:
 
 
 class Hook:
-    """A method of a layer's wiring at a module of that layer; at a copy of the module alone, it does nothing."""
+    """A method of a layer's wiring at a module of that layer; it acts in one turn of putting hooks on modules.
 
-    def __init__(self, wired: LayerWiring, turn: int, method: Callable[..., Any] | None, *args: Any) -> None:
+    In turn 0, that of a copy of the module alone, it does nothing. A module that takes the place of another, such as a
+    quantized one, may bring the other's hooks along, which are of an earlier turn.
+    """
+
+    def __init__(self, wired: LayerWiring, turn: int, method: Callable[..., Any], *args: Any) -> None:
         self.wired, self.turn, self.method, self.args = wired, turn, method, args
 
     def __call__(self, *call: Any) -> Any:
-        # a module that takes the place of another, such as a quantized one, may bring the other's hooks along
-        acts = self.method and self.turn == self.wired.turn
-        return self.method(self.wired, *self.args, *call) if acts else None  # type: ignore[misc]
+        return self.method(self.wired, *self.args, *call) if self.turn == self.wired.turn else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         is_whole = id(self.wired.layer) in memo
         wired = copy.deepcopy(self.wired, memo) if is_whole else self.wired
-        return Hook(wired, self.turn, self.method if is_whole else None, *self.args)
+        return Hook(wired, self.turn if is_whole else 0, self.method, *self.args)
 
 
 class LayerWiring(Layer):
@@ -271,7 +273,7 @@ class LayerWiring(Layer):
         self.post_norm, self.wired_by = described.post_norm, variant.name
         self.handles: list[Any] = []
         self.turn = 0
-        """How often hooks were put on modules; those of an earlier turn do nothing."""
+        """How often hooks were put on modules; those of another turn do nothing."""
         self.hooked: dict[str, nn.Module] = {}
         self.leaving: list[tuple[nn.Module, int]] = []
         """Modules with the numbers of the hooks that write what they return, which have to be their last ones."""
