@@ -23,11 +23,8 @@ why_unusable() {
     "$1" - 2>/dev/null <<'PY' || printf 'it is not an interpreter that runs'
 import os, shutil, sys
 name = "%s (Python %d.%d)" % (sys.executable, sys.version_info[0], sys.version_info[1])
-if sys.version_info < (3, 11):
-    print("%s is too old: Python 3.11 to 3.14 are served" % name)
-    sys.exit()
-if sys.version_info >= (3, 15):
-    print("%s is too new for the pinned packages: Python 3.11 to 3.14 are served" % name)
+if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+    print("%s is too old, or too new for the pinned packages: Python 3.11 to 3.14 are served" % name)
     sys.exit()
 import importlib.util, sysconfig
 if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what on")
     what.add_argument("--task", choices=tuple(TASKS), help="; ".join(f"{t.name}: {t.about}" for t in TASKS.values()))
     what.add_argument("--data", type=Path, metavar="DIR", help="instead of --task, a folder of fairseq-preprocess")
-    rungs = "; ".join(f"{n}: {r.dim} wide, {r.updates * r.tokens / 1e6:.0f}M tokens" for n, r in RUNGS.items())
+    rungs = "; ".join(f"{n}: {r.dim} wide, up to {r.updates * r.tokens / 1e6:.0f}M tokens" for n, r in RUNGS.items())
     what.add_argument("--size", choices=tuple(RUNGS), help=f"{rungs}; copy and cldr train for less (the task's own)")
     sizes = {"depth": "layers of each stack", "dim": "width; the FFN is four times as wide"}
     steps = {"updates": "updates of a run", "tokens": "most tokens of an update, with padding"}
