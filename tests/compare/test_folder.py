@@ -27,9 +27,9 @@ def language_model(folder: Path) -> Path:
 
 
 def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = language_model(tmp_path)
-    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
-    assert "language model on lm. 1 layers, 16 wide, 8 updates of up to 300 tokens" in capsys.readouterr().out
+    assert main(["compare", "b2t", "--data", str(language_model(tmp_path)), "--out", str(tmp_path), *TINY]) == 0
+    read = "8 updates of up to 300 tokens, which read the training data 2.67 times."  # 540 tokens are three blocks
+    assert f"language model on lm. 1 layers, 16 wide, {read}" in capsys.readouterr().out
 
 
 def test_blocks_of_today_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

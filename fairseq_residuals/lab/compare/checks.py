@@ -70,11 +70,22 @@ class Start:
     """Norm of the whole gradient."""
     bottom_to_top: float
     """Gradient norm of the lowest layer of the decoder, as a multiple of the highest one's."""
+    share: float
+    """Share of the training data that one pass reads."""
 
 
 def seconds_of_a_run(rung: Rung, start: Start) -> float:
     """Return what one run takes by the pass that was timed."""
-    return STARTING + VALIDATING * rung.updates * math.ceil(rung.tokens / MOST_IN_A_PASS) * start.seconds
+    return STARTING + VALIDATING * _passes(rung) * start.seconds
+
+
+def readings(rung: Rung, start: Start) -> float:
+    """Return how often one run reads the training data."""
+    return _passes(rung) * start.share
+
+
+def _passes(rung: Rung) -> int:
+    return rung.updates * math.ceil(rung.tokens / MOST_IN_A_PASS)
 
 
 def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_rounds: int = ROUNDS) -> dict[str, Start]:
@@ -115,7 +126,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
                 logits = _logits(model, sample)
                 reference = logits if reference is None else reference
                 _check(model, sample, logits, task.target_dictionary.pad())
-                starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
+                starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference), 1 / len(batches))
                 _time(model, criterion, sample)  # _measure lets tensors be changed in place
             except UserError as error:
                 raise UserError(f"{entry.name}: {error}") from error
@@ -236,7 +247,7 @@ def _moved(model: nn.Module) -> nn.Module:
     return copied
 
 
-def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool) -> Start:
+def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool, share: float) -> Start:
     model.train()
     with FlopCounterMode(display=False, custom_mapping=FLOPS_ON_CPU) as counter, kept_for_backward() as kept:
         loss, size, _ = criterion(model, sample)
@@ -251,6 +262,7 @@ def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool) -> St
         starts_as_baseline=same,
         gradient=gradient_norm(model),
         bottom_to_top=bottom / top if top else math.inf,
+        share=share,
     )
 
 

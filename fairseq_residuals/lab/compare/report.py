@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
-from fairseq_residuals.lab.compare.checks import Start
+from fairseq_residuals.lab.compare.checks import Start, readings
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, cells_of, is_edge, next_cells, rate_losses
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
@@ -83,9 +83,11 @@ def start_text(starts: Mapping[str, Start]) -> str:
     )
 
 
-def _sizes(comparison: Comparison) -> str:
+def _sizes(comparison: Comparison, starts: Mapping[str, Start]) -> str:
     rung = comparison.rung
-    return f"{comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of up to {rung.tokens:,} tokens"
+    times = readings(rung, next(iter(starts.values())))
+    steps = f"{rung.updates:,} updates of up to {rung.tokens:,} tokens, which read the training data {times:.3g} times"
+    return f"{comparison.depth} layers, {rung.dim} wide, {steps}"
 
 
 def plan_text(
@@ -106,7 +108,7 @@ def plan_text(
     takes = f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
     return "\n".join(
         [
-            f"{comparison.task.name}: {comparison.task.about}. {_sizes(comparison)}.",
+            f"{comparison.task.name}: {comparison.task.about}. {_sizes(comparison, starts)}.",
             "",
             start_text(starts),
             "",
@@ -136,8 +138,8 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
     parts = [
         f"# Wirings compared on {comparison.task.name}",
         _list(
-            f"{comparison.task.about}; {_sizes(comparison)}. Losses in bits per target token on validation data; the"
-            f" unigram loss is {comparison.unigram_loss:.2f}.",
+            f"{comparison.task.about}; {_sizes(comparison, starts)}. Losses in bits per target token on validation"
+            f" data; the unigram loss is {comparison.unigram_loss:.2f}.",
             *map(findings.sentence, findings.at_updates),
             f"Noise floor: {plan.baseline.name} varies by {noise:.4f} bits (standard deviation over {len(losses)}"
             f" seeds){found}."
