@@ -307,6 +307,17 @@ def test_a_part_and_what_no_file_holds_are_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(again(**example("llama")).logits, model(**example("llama")).logits)
 
 
+@pytest.mark.parametrize("variant", ["hyper_connections", "attention_residuals"])
+def test_an_output_that_nothing_normalises_is_what_it_was(variant: str, tmp_path: Path) -> None:
+    """A norm that follows the mean over positions hides how many streams are added up; features are read below it."""
+    model = transformers.BeitModel(transformers.BeitConfig(**IMAGES, use_mean_pooling=True)).eval()
+    pixels = torch.randn(2, 3, 16, 16)
+    before = model(pixels)[0]
+    rewire(model, variant).save_pretrained(tmp_path)
+    for wired in (model, load(tmp_path)):
+        torch.testing.assert_close(wired(pixels)[0], before, rtol=1e-4, atol=1e-4)
+
+
 def test_models_of_one_config(tmp_path: Path) -> None:
     config, batch = tiny("llama").config, example("llama")
     models = {

@@ -41,6 +41,11 @@ def bart_that_skips() -> Any:
     return model
 
 
+def framework_that_pools() -> Any:
+    (model := framework()).blocks[0].register_forward_hook(lambda module, args, x: x[:, ::2])
+    return model
+
+
 def wav2vec2_that_skips() -> Any:
     model = wav2vec2()
     model.config.layerdrop = 0.1
@@ -53,11 +58,8 @@ def wav2vec2_that_skips() -> Any:
         (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
         (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
         (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
-        (
-            lambda: tiny("llama"),
-            {"options": {"norm_eps": 0.1}},
-            "option norm_eps has no effect",
-        ),
+        (lambda: tiny("llama"), {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
+        (framework_that_pools, {"blocks": described(), "batch": torch.randn(2, 5, 16)}, "of several shapes, \\(2, 5"),
         (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
         (
             causal("LongcatFlash", num_layers=2, num_hidden_layers=4),

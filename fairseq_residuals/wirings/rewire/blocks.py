@@ -301,6 +301,10 @@ DECODERS = {
     "BART's decoder": (_bart_attention("self_attn"), _bart_attention("encoder_attn", "cross"), _BART_FFN),
 }
 ENCODERS = {
+    "BEiT": (
+        _attention("attention", "layernorm_before", inside=_O_PROJ, dropout="drop_path", scale="lambda_1"),
+        _ffn("mlp", "layernorm_after", inner="mlp.fc2", dropout="drop_path", scale="lambda_2"),
+    ),
     "ViT": (
         _attention("attention", "layernorm_before", inside=_O_PROJ, dropout="dropout"),
         _ffn("mlp", "layernorm_after", inner="mlp.fc2", dropout="dropout"),

@@ -139,16 +139,32 @@ def calibrate(
     """
     changed = False
     for name, norm in rewiring.norms().items():
-        ratios = {ratio(before[name][0], given) for given in seen[name]}
-        r = (ratios.pop() if len(ratios) == 1 else None) or 1.0
+        ratios = {float(f"{multiple(before[name][0], given) or 1.0:.3g}") for given in seen[name]}
+        r = ratios.pop() if len(ratios) == 1 else 1.0
         scaled = {attribute: value * r**2 for attribute, value in eps[name].items()}
         changed = changed or scaled != eps_of(norm)
         vars(norm).update(scaled)
     return changed
 
 
-def ratio(x: Tensor, y: Tensor) -> float | None:
-    """Return the number r of three digits for which y is r x; None where there is none, or r is 1.
+def rescale(rewiring: Rewiring, before: Mapping[str, list[Tensor]], returned: Mapping[str, list[Tensor]]) -> bool:
+    """Divide what a stack returns by the number of streams that it adds up; return whether that has changed.
+
+    A norm on top hides the number; where there is none, what is above the stack would be given so many times as much.
+    Of sources that are averaged, it is what the output is multiplied by.
+
+    Args:
+        before: by name of what returns the output, that of the model that was.
+        returned: that of the wiring.
+    """
+    r = multiple(before[rewiring.top][0], returned[rewiring.top][0]) or 1.0
+    number = round(max(r, 1 / r))
+    rewiring.factor *= 1 / number if r > 1 else number
+    return number > 1
+
+
+def multiple(x: Tensor, y: Tensor) -> float | None:
+    """Return the number r for which y is r x; None where there is none.
 
     Args:
         x: (B, T, C), or (B * T, C); (T, B, C) of a last norm whose model turns the stream before it.
@@ -163,8 +179,7 @@ def ratio(x: Tensor, y: Tensor) -> float | None:
     x = x.unsqueeze(-2).expand_as(y) if y.dim() > x.dim() else x
     r = float((x * y).sum() / x.square().sum())
     alike = torch.linalg.vector_norm(y - r * x) <= largest * torch.linalg.vector_norm(y)
-    rounded = float(f"{r:.3g}")
-    return rounded if alike and rounded > 0 and rounded != 1.0 else None
+    return r if alike and r > 0 else None
 
 
 def eps_of(norm: nn.Module) -> dict[str, float]:

@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
-from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, start_values
+from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring, fed, first, width_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -78,21 +78,22 @@ def rewire(
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = _example(model) if batch is None else batch
     with evaluating(model), _drawn(model, norms.values()), _Dropouts(), _acting(_layers(model, known).values()):
-        with _recorded(norms | _layers(model, known)) as (given, returned):
+        with _recorded(norms | _layers(model, known)) as seen:
             before = _output(model, batch)
-        known = [_measured(model, blocks, given, returned) for blocks in known]
+        known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
         known = _confirmed(model, known, batch, before)
         stacks = attach(model, known, wiring, start)
         try:
-            _settle(model, stacks, wiring, start, batch, before, given)
+            _settle(model, stacks, wiring, start, batch, before, seen)
         except Exception:
             for stack in stacks:
                 stack.detach()
             raise
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
-        record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps}
+        factors = [stack.factor for stack in stacks]
+        record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps, "factors": factors}
         part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
         _own_config(model)
         setattr(model.config, SETTINGS, record | part)
@@ -245,9 +246,12 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
 
 
 def _settle(
-    model: nn.Module, stacks: list[Rewiring], wiring: Wiring, start: str, batch: Any, before: Tensor, given: Any
+    model: nn.Module, stacks: list[Rewiring], wiring: Wiring, start: str, batch: Any, before: Tensor, passed: Any
 ) -> None:
     """Start the wiring, and see that it runs.
+
+    Args:
+        before: what the model returned, and ``passed`` what norms and layers were given, and what they returned.
 
     Raises:
         UserError: it does not compute what the model computed, where it should.
@@ -264,15 +268,19 @@ def _settle(
         start_values(stack)
     moved = {name: norm for stack in stacks for name, norm in stack.moved_norms().items()}
     eps = {name: eps_of(norm) for name, norm in norms.items()}
-    for _ in range(len(norms) + 1):  # a norm is given a multiple once all below it are right
+    beside = {name: norms[name] for name in norms.keys() - moved}
+    tops = {stack.top: model.get_submodule(stack.top) for stack in stacks}
+    given, returned = passed
+    for _ in range(len(norms) + 2):  # a norm is given a multiple once all below it are right
         for norm in moved.values():
             norm.seen = []
-        with _recorded({name: norms[name] for name in norms.keys() - moved}) as (seen, _):
+        with _recorded(beside | tops) as (seen, made):
             difference = _difference(before, _output(model, batch))
         seen |= {name: norm.seen or [] for name, norm in moved.items()}
         for norm in moved.values():
             norm.seen = None
         changed = [calibrate(stack, given, seen, eps) for stack in stacks]
+        changed += [rescale(stack, returned, made) for stack in stacks]
         if not any(changed):
             break
     if difference <= _tolerance(model):
@@ -299,6 +307,8 @@ def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection
         raise UserError(f"the model is wired by {name}: where that is a class of yours, say load(..., wiring={name})")
     wiring = Wiring.of(own, settings["options"]) if own else Wiring.parse(name, settings["options"])
     stacks = attach(model, known, wiring, settings["start"])
+    for stack, factor in zip(stacks, settings.get("factors", ()), strict=False):
+        stack.factor = float(factor)
     for name, norm in (item for stack in stacks for item in stack.norms().items()):
         for attribute, value in settings["eps"].get(name, {}).items():
             if attribute in EPS:
@@ -396,11 +406,16 @@ def _measured(
     """Return a description with the width of the stream, the number of heads, and a norm that runs on top alone.
 
     Raises:
-        UserError: a layer was not run once, or was not given what the layer below it returned.
+        UserError: a layer was not run once, was not given what the layer below it returned, or changes its shape.
     """
     names = list(_layers(model, [blocks]))
     if any(len(given[name]) != 1 for name in names):
         raise UserError(f"the layers of {blocks.layers} do not run once each when the model is called with batch")
+    shapes = dict.fromkeys(str(tuple(x.shape)) for name in names for x in (given[name][0], returned[name][0]))
+    if len(shapes) > 1:
+        raise UserError(
+            f"{blocks.layers} have inputs and outputs of several shapes, {', '.join(shapes)}: a stream has one"
+        )
     for below, name in itertools.pairwise(names):
         if not torch.equal(given[name][0], returned[below][0]):
             raise UserError(

@@ -586,6 +586,10 @@ class Rewiring(nn.Module):
         self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
         self.__dict__["above"] = model.get_submodule(blocks.norm.rpartition(".")[0])
         self.undo: Callable[[], None] | None = None
+        self.top = blocks.norm or f"{blocks.layers}.{self.names[-1]}"
+        """Name of the module that returns the output of the stack."""
+        self.factor = 1.0
+        """Number by which the output is multiplied, so that it is what it was: see :func:`.rescale`."""
 
     def attach(self, stay: bool) -> None:
         """Make the layers run by this wiring; see :meth:`LayerWiring.attach`."""
@@ -708,6 +712,7 @@ class Rewiring(nn.Module):
             return self.run.passed
         self.runs.now = None
         out = self.variant.close(s)
+        out = out if self.factor == 1.0 else self.factor * out
         if out.shape != s["x"].shape:
             raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")
         if self.undo is not None:

@@ -210,8 +210,8 @@ class TwoLaneHost(RecordHost):
         layers = layers_of(self)
         (into,), (out_of,) = provenance["skip_out"], provenance["skip_in"]
         # the skip begins between the attention and the FFN of its layer
-        layers[out_of].connection("self").register_forward_hook(self._keep_skip)
-        layers[provenance["backout_layer"]].register_forward_hook(self._keep_middle)
+        layers[out_of].connection("self").register_forward_hook(partial(self._keep, "skip"))
+        layers[provenance["backout_layer"]].register_forward_hook(partial(self._keep, "middle"))
         layers[into].register_forward_pre_hook(self._skip)
         norm: nn.Module = self.layers.wiring.norm  # type: ignore[assignment]
         norm.register_forward_pre_hook(self._back_out, prepend=True)
@@ -222,11 +222,8 @@ class TwoLaneHost(RecordHost):
         self.kept.clear()
         return outputs
 
-    def _keep_skip(self, module: nn.Module, args: Any, output: tuple[Stream, Any]) -> None:
-        self.kept["skip"] = output[0]["x"]
-
-    def _keep_middle(self, module: nn.Module, args: Any, output: tuple[Stream, Any]) -> None:
-        self.kept["middle"] = output[0]["x"]
+    def _keep(self, name: str, module: nn.Module, args: Any, output: tuple[Stream, Any]) -> None:
+        self.kept[name] = output[0]["x"]
 
     def _skip(self, module: nn.Module, args: tuple[Stream, Context]) -> tuple[Stream, Context]:
         s, context = args
@@ -237,13 +234,11 @@ class TwoLaneHost(RecordHost):
         return args[0] - self.backout_lambda * self.kept["middle"]
 
 
+_recipe = partial(HostRecipe, activation=relu_squared, eps=EPS, fixed=WITHOUT_GAINS, tolerances=SHIPPED)
 RECIPES = {
-    "unet_x0_moddednanogpt": HostRecipe(
+    "unet_x0_moddednanogpt": _recipe(
         "unet_skip(norm=rms,gate=none,x0=true,value_residual=learnable)",
         Authors(REPOSITORY, _of_2024, NAMES),
-        activation=relu_squared,
-        eps=EPS,
-        fixed=WITHOUT_GAINS,
         adapt=without_unread,
         # that of the first layer mixes what is equal
         unused=r"transformer\.h\.0\.attn\.lamb$",
@@ -254,30 +249,22 @@ RECIPES = {
             _shared_value_weights,
             softcapped(30.0),
         ),
-        tolerances=SHIPPED,
     ),
-    "unet_gated_backout_moddednanogpt": HostRecipe(
+    "unet_gated_backout_moddednanogpt": _recipe(
         # its loop subtracts the output of the ninth of twelve layers, of which the first never runs
         "unet_skip(norm=rms,unpaired=last,x0=true,backout=true,middle=7)",
         Authors(REPOSITORY, _of_2025, NAMES),
-        activation=relu_squared,
-        eps=EPS,
         # a layer without attention
         fixed=WITHOUT_GAINS | {r"layers\.6\.self_attn\.\w+\.weight": 0.0},
         adapt=partial(without_unread, first_layer=1),
         model=RecordHost,
         surroundings=(normalised_input, logits_by(lambda x, golden: 30 * torch.sigmoid(x / 7.5))),
-        tolerances=SHIPPED,
     ),
-    "two_lane_moddednanogpt": HostRecipe(
+    "two_lane_moddednanogpt": _recipe(
         "two_lane(norm=rms,split={parallel_start})",
         Authors(REPOSITORY, _of_2026, NAMES),
-        activation=relu_squared,
-        eps=EPS,
-        fixed=WITHOUT_GAINS,
         adapt=without_lane_below_split,
         model=TwoLaneHost,
         surroundings=(normalised_input,),
-        tolerances=SHIPPED,
     ),
 }
