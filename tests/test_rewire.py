@@ -441,19 +441,17 @@ def test_a_module_brings_the_hooks_of_another_along() -> None:
     torch.testing.assert_close(outputs(model, "llama"), expected)
 
 
-def test_several_wirings_in_one_stack() -> None:
+@pytest.mark.parametrize("wirings", ["pre_ln:0-0,hyper_connections:1-2", "attention_residuals:0-1,pre_ln:2-2"])
+def test_several_wirings_in_one_stack(wirings: str) -> None:
     model, before = tiny("llama"), outputs(tiny("llama"), "llama")
-    rewire(model, "pre_ln:0-0,hyper_connections:1-2", {"pre_ln.final_norm": False})
+    rewire(model, wirings)
     assert (outputs(model, "llama") - before).abs().max() <= 1e-3 * before.std()
 
 
 def test_the_models_are_known() -> None:
     places = {name: [blocks.layers for blocks in find_blocks(tiny(name))] for name in ("llama", "t5", "bert")}
-    assert places == {
-        "llama": ["model.layers"],
-        "t5": ["encoder.block", "decoder.block"],
-        "bert": ["bert.encoder.layer"],
-    }
+    t5 = ["encoder.block", "decoder.block"]
+    assert places == {"llama": ["model.layers"], "t5": t5, "bert": ["bert.encoder.layer"]}
     assert sum(isinstance(m, Rewiring) for m in rewire(tiny("t5"), "hyper_connections").modules()) == 2
 
 

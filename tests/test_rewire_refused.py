@@ -59,6 +59,7 @@ def wav2vec2_that_skips() -> Any:
         (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
         (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
         (lambda: tiny("llama"), {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
+        (lambda: tiny("llama"), {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),
         (framework_that_pools, {"blocks": described(), "batch": torch.randn(2, 5, 16)}, "of several shapes, \\(2, 5"),
         (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
         (

@@ -148,19 +148,21 @@ def calibrate(
 
 
 def rescale(rewiring: Rewiring, before: Mapping[str, list[Tensor]], returned: Mapping[str, list[Tensor]]) -> bool:
-    """Divide what a stack returns by the number of streams that it adds up; return whether that has changed.
+    """Divide what is added up of several streams by their number, where no norm follows; return whether that changed.
 
-    A norm on top hides the number; where there is none, what is above the stack would be given so many times as much.
-    Of sources that are averaged, it is what the output is multiplied by.
+    What is above would be given so many times as much, or, where sources are averaged, so many times less.
 
     Args:
-        before: by name of what returns the output, that of the model that was.
-        returned: that of the wiring.
+        before: what the layers below such places returned in the model that was, by their names.
+        returned: what they return now.
     """
-    r = multiple(before[rewiring.top][0], returned[rewiring.top][0]) or 1.0
-    number = round(max(r, 1 / r))
-    rewiring.factor *= 1 / number if r > 1 else number
-    return number > 1
+    changed = False
+    for name, factor in rewiring.factors.items():
+        r = multiple(before[name][0], returned[name][0]) or 1.0
+        number = round(max(r, 1 / r))
+        factor.number *= 1 / number if r > 1 else number
+        changed = changed or number > 1
+    return changed
 
 
 def multiple(x: Tensor, y: Tensor) -> float | None:

@@ -92,7 +92,7 @@ def rewire(
             raise
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
-        factors = [stack.factor for stack in stacks]
+        factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps, "factors": factors}
         part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
         _own_config(model)
@@ -184,11 +184,14 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
     if "rms_norm" in functions or (norms and is_rms(norms[0], next(model.parameters()).new_ones(known[0].dim))):
         wiring = wiring.with_default("norm_type", "rms")
     eps = next(iter(eps_of(norms[0]).values()), None) if norms else None
-    for part in wiring.parts:
+    for place, part in enumerate(wiring.parts, start=1):
         keep = STARTS.get(part.name, Start()) if start == "keep" else Start()
         copied = {"norm_eps": eps} if keep.copies and eps is not None else {}
         for option, value in {**keep.options, **copied}.items():
             wiring = wiring.with_default(option, value)
+        is_normed = place == len(wiring.parts) and all(blocks.norm for blocks in known)
+        if start == "keep" and not is_normed and "final_norm" in part.given and part.config.final_norm:
+            raise UserError(f"option final_norm of {part.name}: the model has no norm there, and would be another one")
         if drawing := part.given & DRAWING:
             raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and the model has its own already")
         if part.name == "admin":
@@ -269,7 +272,7 @@ def _settle(
     moved = {name: norm for stack in stacks for name, norm in stack.moved_norms().items()}
     eps = {name: eps_of(norm) for name, norm in norms.items()}
     beside = {name: norms[name] for name in norms.keys() - moved}
-    tops = {stack.top: model.get_submodule(stack.top) for stack in stacks}
+    tops = {name: model.get_submodule(name) for stack in stacks for name in stack.factors}
     given, returned = passed
     for _ in range(len(norms) + 2):  # a norm is given a multiple once all below it are right
         for norm in moved.values():
@@ -307,8 +310,8 @@ def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection
         raise UserError(f"the model is wired by {name}: where that is a class of yours, say load(..., wiring={name})")
     wiring = Wiring.of(own, settings["options"]) if own else Wiring.parse(name, settings["options"])
     stacks = attach(model, known, wiring, settings["start"])
-    for stack, factor in zip(stacks, settings.get("factors", ()), strict=False):
-        stack.factor = float(factor)
+    for name, factor in (item for stack in stacks for item in stack.factors.items()):
+        factor.number = float(settings.get("factors", {}).get(name, 1.0))
     for name, norm in (item for stack in stacks for item in stack.norms().items()):
         for attribute, value in settings["eps"].get(name, {}).items():
             if attribute in EPS:
@@ -423,8 +426,8 @@ def _measured(
             )
     heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
-    norm = blocks.norm if len(given.get(blocks.norm, ())) == 1 else ""
-    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=norm)
+    is_norm = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
+    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=blocks.norm if is_norm else "")
 
 
 @contextmanager

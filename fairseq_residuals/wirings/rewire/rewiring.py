@@ -81,6 +81,18 @@ class MovedNorm:
         return self.norm.parameters()
 
 
+class Factor(nn.Module):
+    """A number that a stack's output is multiplied by, so that it is what it was, where no norm is on top of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)"""
+        return x if self.number == 1.0 else self.number * x
+
+
 def width_of(linear: nn.Module) -> int:
     """Return the inputs of a linear map; the matrix of transformers' own class for GPT-2 is transposed."""
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
@@ -586,10 +598,8 @@ class Rewiring(nn.Module):
         self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
         self.__dict__["above"] = model.get_submodule(blocks.norm.rpartition(".")[0])
         self.undo: Callable[[], None] | None = None
-        self.top = blocks.norm or f"{blocks.layers}.{self.names[-1]}"
-        """Name of the module that returns the output of the stack."""
-        self.factor = 1.0
-        """Number by which the output is multiplied, so that it is what it was: see :func:`.rescale`."""
+        self.factors: dict[str, Factor] = {}
+        """What stands where the wiring has norms on top and the model has none, by the layer that they are above."""
 
     def attach(self, stay: bool) -> None:
         """Make the layers run by this wiring; see :meth:`LayerWiring.attach`."""
@@ -598,8 +608,11 @@ class Rewiring(nn.Module):
             self.undo = take_over(norm, topmost, stay, self.runs)
             if self.undo is not None:
                 norm.forward = self.pass_top
-        elif stay and hasattr(topmost, "norm"):
-            topmost.norm = nn.Identity()
+        last = -1
+        for variant, layers in self.segments():
+            last += len(layers)
+            if stay and hasattr(variant, "norm") and not (variant is topmost and norm is not None):
+                variant.norm = self.factors[f"{self.blocks.layers}.{self.names[last]}"] = Factor()
         # of quantized layers, the norms
         like = next(p for p in self.layers[0].parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
         for layer, wired in zip(self.layers, self.wired, strict=True):
@@ -712,7 +725,6 @@ class Rewiring(nn.Module):
             return self.run.passed
         self.runs.now = None
         out = self.variant.close(s)
-        out = out if self.factor == 1.0 else self.factor * out
         if out.shape != s["x"].shape:
             raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")
         if self.undo is not None:
