@@ -6,15 +6,13 @@ import copy
 import importlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.build import Named, Options, parse_wiring
@@ -25,15 +23,24 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
-from fairseq_residuals.wirings.rewire.rewiring import Rewiring, fed, first, width_of
+from fairseq_residuals.wirings.rewire.layers import width_of
+from fairseq_residuals.wirings.rewire.outputs import (
+    Dropouts,
+    acting,
+    difference_of,
+    drawn,
+    example_for,
+    output_of,
+    recorded,
+    tolerance_of,
+)
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 
 Model = TypeVar("Model", bound=nn.Module)
 SETTINGS = "fairseq_residuals"
 """Attribute of a config of transformers: how the model is wired."""
 DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
 """Options, all for training alone, by which a wiring draws the weights of sub-layers."""
-TOLERANCE = 1e-3
-"""Largest difference of an output, of their standard deviation, that rounding is taken to explain."""
 
 
 def rewire(
@@ -76,10 +83,10 @@ def rewire(
     _check_layers(model, known)
     wiring = parse_wiring(variant, options)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
-    batch = _example(model) if batch is None else batch
-    with evaluating(model), _drawn(model, norms.values()), _Dropouts(), _acting(_layers(model, known).values()):
-        with _recorded(norms | _layers(model, known)) as seen:
-            before = _output(model, batch)
+    batch = example_for(model) if batch is None else batch
+    with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
+        with recorded(norms | _layers(model, known)) as seen:
+            before = output_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
         known = _confirmed(model, known, batch, before)
@@ -265,7 +272,7 @@ def _settle(
     if vain and not any(is_norm(module) for owner in owners for module in owner.modules()):
         raise UserError(f"option {min(vain)} has no effect: all norms of {wiring.name} are the model's own here")
     if start == "paper":
-        _output(model, batch)
+        output_of(model, batch)
         return
     for stack in stacks:
         start_values(stack)
@@ -277,8 +284,8 @@ def _settle(
     for _ in range(len(norms) + 2):  # a norm is given a multiple once all below it are right
         for norm in moved.values():
             norm.seen = []
-        with _recorded(beside | tops) as (seen, made):
-            difference = _difference(before, _output(model, batch))
+        with recorded(beside | tops) as (seen, made):
+            difference = difference_of(before, output_of(model, batch))
         seen |= {name: norm.seen or [] for name, norm in moved.items()}
         for norm in moved.values():
             norm.seen = None
@@ -286,7 +293,7 @@ def _settle(
         changed += [rescale(stack, returned, made) for stack in stacks]
         if not any(changed):
             break
-    if difference <= _tolerance(model):
+    if difference <= tolerance_of(model):
         return
     for name, module in norms.items():
         vars(module).update(eps[name])
@@ -330,11 +337,11 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor
         plain = parse_wiring("post_ln" if post else "pre_ln", None)
         stacks = attach(model, described, plain, "keep")
         try:
-            differences.append(_difference(before, _output(model, batch)))
+            differences.append(difference_of(before, output_of(model, batch)))
         finally:
             for stack in stacks:
                 stack.detach()
-        if differences[-1] <= _tolerance(model):
+        if differences[-1] <= tolerance_of(model):
             return described
     raise UserError(
         f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)): outputs would differ"
@@ -382,27 +389,6 @@ def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
     return names
 
 
-@contextmanager
-def _recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]]:
-    """Record what modules are given, and what they return."""
-    given: dict[str, list[Tensor]] = {name: [] for name in modules}
-    returned: dict[str, list[Tensor]] = {name: [] for name in modules}
-
-    def record(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        given[name].append(fed(args, kwargs).detach())
-        returned[name].append(first(output).detach())
-
-    handles = [
-        module.register_forward_hook(lambda _, *call, name=name: record(name, *call), with_kwargs=True)
-        for name, module in modules.items()
-    ]
-    try:
-        yield given, returned
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _measured(
     model: nn.Module, blocks: Blocks, given: Mapping[str, list[Tensor]], returned: Mapping[str, list[Tensor]]
 ) -> Blocks:
@@ -428,127 +414,3 @@ def _measured(
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
     is_norm = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
     return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=blocks.norm if is_norm else "")
-
-
-@contextmanager
-def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
-    """Draw parameters of one number, or of 0 and 1, for a while: maps that start at 0 hide what a sub-layer computes.
-
-    Args:
-        norms: whose parameters stay as they are.
-    """
-    left = {parameter for norm in norms for parameter in norm.parameters()}
-    starts: dict[nn.Parameter, Tensor] = {}
-    seed = torch.Generator().manual_seed(1)
-    try:
-        for parameter in model.parameters():
-            # quantized and sharded ones stay as they are
-            is_plain = type(parameter.data) is Tensor and parameter.is_floating_point() and parameter.dtype.itemsize > 1
-            if parameter in left or not is_plain or parameter.is_meta or not parameter.numel():
-                continue
-            number = parameter.detach().flatten()[0].clone()
-            is_number = bool((parameter == number).all())
-            if is_number or (float(number) in (0.0, 1.0) and bool(((parameter == 0) | (parameter == 1)).all())):
-                starts[parameter] = number if is_number else parameter.detach().clone()
-                deviation = parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.2
-                parameter.data.add_(torch.randn(parameter.shape, generator=seed).to(parameter), alpha=deviation)
-        yield
-    finally:
-        for parameter, start in starts.items():
-            parameter.data.copy_(start)
-
-
-class _Dropouts(TorchFunctionMode):
-    """Have dropouts multiply, and what is drawn be a number, for a while: what a description leaves out shows."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.dropout:
-            given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
-            return given["input"] * (1 - given.get("p", 0.5) / 2)
-        if func in (Tensor.bernoulli_, torch.bernoulli, torch.rand, torch.rand_like):  # functions of stochastic depth
-            drawn = func(*args, **(kwargs or {}))
-            return drawn.fill_(0.625)
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _acting(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Have what acts in training alone, such as stochastic depth, multiply, for a while, as dropouts do."""
-    acts: dict[nn.Module, bool] = {}
-
-    def multiply(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if module not in acts:  # the model runs as it was made: norms pass nothing on yet
-            acts[module] = isinstance(output, Tensor) and any(output is x for x in args) and _acts(module, output)
-        return output * 0.75 if acts[module] else None
-
-    modules: set[nn.Module] = set()
-    for layer in layers:
-        modules.update(layer.modules())
-        # what acts may be a function that the layer's own code calls
-        layer.training = not getattr(layer, "gradient_checkpointing", False)
-    bare = [module for module in modules if not [*module.children(), *module.parameters()]]
-    handles = [module.register_forward_hook(multiply) for module in bare]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _acts(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a module that passes ``x`` on in evaluation does not in training."""
-    module.train()
-    with torch.random.fork_rng([x.device] if x.is_cuda else []):
-        output = module.forward(x)
-    module.eval()
-    return output is not x
-
-
-def _output(model: nn.Module, batch: Any) -> Tensor:
-    args = batch if isinstance(batch, tuple) else () if isinstance(batch, Mapping) else (batch,)
-    output = model(*args, **(batch if isinstance(batch, Mapping) else {}))
-    tensors = _tensors(getattr(output, "logits", output))
-    found = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
-    if found is None:
-        raise UserError(f"{type(model).__name__} returns no tensor of two dimensions or more to compare")
-    return found.float()
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping | tuple | list):
-        for part in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(part)
-
-
-def _difference(before: Tensor, after: Tensor) -> float:
-    return float((after - before).abs().max() / before.std())
-
-
-def _example(model: nn.Module) -> dict[str, Tensor]:
-    """Return random words or pixels that a model of transformers can be called with.
-
-    Raises:
-        UserError: it is another kind of model.
-    """
-    config: Any = getattr(model, "config", None)
-    name = getattr(model, "main_input_name", "")
-    like = next(model.parameters())
-    seed = torch.Generator().manual_seed(1)
-    text = getattr(config, "get_text_config", lambda: None)()
-    if name == "input_ids" and (number := getattr(text, "vocab_size", None)):
-        words = torch.randint(number, (2, 12), generator=seed).to(like.device)
-        pad = getattr(text, "pad_token_id", None)
-        if pad is not None:  # whose embedding is 0, of which a norm shows its eps
-            words[words == pad] = number // 2
-        pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
-        return {"input_ids": words, **pair}
-    if name == "pixel_values" and (size := getattr(config, "image_size", None)):
-        size = (size, size) if isinstance(size, int) else size
-        return {name: torch.randn(2, config.num_channels, *size, generator=seed).to(like.device, like.dtype)}
-    raise UserError(f"give batch=, what {type(model).__name__} is to be called with to compare its outputs")
-
-
-def _tolerance(output_of: nn.Module) -> float:
-    return max(TOLERANCE, 16 * torch.finfo(next(output_of.parameters()).dtype).eps)

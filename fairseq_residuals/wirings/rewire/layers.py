@@ -1,0 +1,389 @@
+"""Run a wiring inside a layer that somebody else wrote.
+
+A layer computes ``x + F(norm(x))``, or ``norm(x + F(x))``, by code of its own. Hooks stand at both ends of each F: what
+goes in is replaced by what the wiring reads, and what comes out is what the wiring writes. The sums in between, which
+the layer's code goes on to make, are of no use, and nothing reads them. Norms stay where they are as modules, but pass
+on what the layers' code gives them: the wiring calls them at its own places. So the framework keeps its loop, its
+arguments, its cache and the names of its parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from fairseq_residuals.wirings.core.attention import Edit
+from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
+from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, MovedNorm, pass_on, replaced, take_over
+from fairseq_residuals.wirings.rewire.passes import Seen, fed, first
+from fairseq_residuals.wirings.utils.torch_private import last_forward_hook
+from fairseq_residuals.wirings.wrap import NAMES, PLACES
+
+if TYPE_CHECKING:
+    from fairseq_residuals.wirings.rewire.rewiring import Rewiring
+
+INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
+"""Edits of a wiring, each with the projection whose output is edited."""
+
+
+def width_of(linear: nn.Module) -> int:
+    """Return the inputs of a linear map; the matrix of transformers' own class for GPT-2 is transposed."""
+    return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
+
+
+class Attend:
+    """An attention backend that notes what a connection asks for, and returns what the framework has computed."""
+
+    def __init__(self, stack: Rewiring) -> None:
+        self.stack = stack
+
+    def __call__(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, **edits: Edit
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output, or the query in its place while it is not there."""
+        run = self.stack.run
+        run.asked = Seen(key, value, edits)
+        return query if run.output is None else run.output, None
+
+
+class Hook:
+    """A method of a layer's wiring at a module of that layer; it acts in one turn of putting hooks on modules.
+
+    In turn 0, that of a copy of the module alone, it does nothing. A module that takes the place of another, such as a
+    quantized one, may bring the other's hooks along, which are of an earlier turn.
+    """
+
+    def __init__(self, wired: LayerWiring, turn: int, method: Callable[..., Any], *args: Any) -> None:
+        self.wired, self.turn, self.method, self.args = wired, turn, method, args
+
+    def __call__(self, *call: Any) -> Any:
+        return self.method(self.wired, *self.args, *call) if self.turn == self.wired.turn else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
+        is_whole = id(self.wired.layer) in memo
+        wired = copy.deepcopy(self.wired, memo) if is_whole else self.wired
+        return Hook(wired, self.turn if is_whole else 0, self.method, *self.args)
+
+
+class LayerWiring(Layer):
+    """The connections of one layer of the framework, registered in it under the name ``wiring``."""
+
+    layer: Any
+    stack: Rewiring
+
+    def __init__(
+        self, layer: nn.Module, described: Blocks, variant: Variant, place: int, stack: Rewiring, index: int
+    ) -> None:
+        """Connect the sub-layers; :meth:`attach` then makes the layer run so.
+
+        Args:
+            variant: what wires it, and ``place`` which of its layers it is.
+            stack: what the layer is part of, and ``index`` which of its layers it is.
+        """
+        super().__init__()
+        # neither is a child: the layer has this module, and so has the stack
+        self.__dict__.update(layer=layer, stack=stack)
+        self.index = index
+        sublayers = described.of_layer(layer)
+        self.described = {sub.kind: sub for sub in sublayers}
+        if len(self.described) < len(sublayers):
+            raise UserError(f"{described.layers} have two sub-layers of one kind: wrap takes them, rewire does not")
+        self.post_norm, self.wired_by = described.post_norm, variant.name
+        self.handles: list[Any] = []
+        self.turn = 0
+        """How often hooks were put on modules; those of another turn do nothing."""
+        self.hooked: dict[str, nn.Module] = {}
+        self.leaving: list[tuple[nn.Module, int]] = []
+        """Modules with the numbers of the hooks that write what they return, which have to be their last ones."""
+        self.moved: list[tuple[str, nn.Module, Callable[[], None]]] = []
+        """Norms that the wiring calls, each with its name in the layer, if it has one, and what puts it back."""
+        functions = {kind: sub.function for kind, sub in self.described.items() if sub.function}
+        if unknown := functions.values() - FUNCTIONS.keys():
+            raise UserError(f"function={min(unknown)!r} is unknown; valid are {', '.join(FUNCTIONS)}")
+        dim = stack.shape.dim
+        self.functions = {kind: FUNCTIONS[name](dim, elementwise_affine=False) for kind, name in functions.items()}
+        """Norms that are no modules of the layer; once it is attached, those that stay parts of sub-layers."""
+        for kind, site in self.sites(variant, place, self.described).items():
+            connection = self.connect(variant, site)
+            connection.attention = Attend(stack)
+            self.add_module(CONNECTIONS[kind], connection)
+            if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
+                raise self._unseen("the activations", kind, layer.get_submodule(self.described[kind].enter))
+            if kind != "ffn" and type(connection).attend is not Connection.attend and not described.heads:
+                raise UserError(f"{variant.name} sees into attention: say how many heads it has, by Blocks(heads=...)")
+        self.add_options(variant, place)
+
+    def attach(self, stay: bool) -> None:
+        """Make the layer run by this wiring.
+
+        Args:
+            stay: whether the norms of the layer stay parts of the sub-layers where the wiring has no norms; else they
+                normalise nothing from now on.
+        """
+        for kind, sub in self.described.items():
+            connection = self.connection(kind)
+            movable = sub.movable_norm
+            norm = self.layer.get_submodule(movable) if movable else self.functions.get(kind)
+            stays = stay and not self.post_norm and connection.summation != "post"
+            if norm is None:
+                if sub.norm_beside and not stay:
+                    raise UserError(
+                        f"{type(self.layer).__name__} has a norm for each of two branches, where a wiring has one: only"
+                        ' start="keep" leaves them where they are'
+                    )
+                if stays and hasattr(connection, "norm"):
+                    connection.norm = nn.Identity()
+            elif undo := take_over(norm, connection, stays, self.stack.runs):
+                self.moved.append((movable, norm, undo))
+                self.functions.pop(kind, None)
+            elif movable and sub.enter:
+                # part of the sub-layer
+                self.described[kind] = replace(sub, enter=movable, leave=sub.leave or sub.enter)
+        self.hook()
+        # torch.compile makes eight forms of one code object at most, and layers that it compiles one by one differ
+        code = LayerWiring.run_layer.__code__.replace(co_name=f"run_layer_{self.index}")
+        run_layer = FunctionType(code, LayerWiring.run_layer.__globals__, LayerWiring.run_layer.__name__)
+        self.layer.forward = MethodType(run_layer, self)
+
+    def detach(self) -> None:
+        """Undo :meth:`attach`."""
+        for handle in self.handles:
+            handle.remove()
+        for _, _, undo in self.moved:
+            undo()
+        del self.layer.forward
+
+    def hook(self) -> None:
+        """Put hooks on the modules that the description names, where others have taken their places since."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles, self.leaving, self.turn = [], [], self.turn + 1
+        for kind, sub in self.described.items():
+            if sub.enter:
+                enters = Hook(self, self.turn, LayerWiring.enter, kind)
+                self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, with_kwargs=True))
+            for name, leave in ((sub.leave or sub.enter, LayerWiring.leave), (sub.beside, LayerWiring.leave_both)):
+                if name:
+                    self.handles.append(self._module(name).register_forward_hook(Hook(self, self.turn, leave, kind)))
+                    self.leaving.append((self.hooked[name], self.handles[-1].id))
+            if self.edits_inside(kind):
+                self._hook_inside(kind, sub)
+
+    def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
+        for edit, place in INSIDE.items():
+            if name := getattr(sub, place):
+                edits = Hook(self, self.turn, LayerWiring.edit_output, kind, edit)
+                feeds = Hook(self, self.turn, LayerWiring.feed, kind, place)
+                self.handles.append(self._module(name).register_forward_hook(edits))
+                self.handles.append(self._module(name).register_forward_pre_hook(feeds))
+        if sub.inner:
+            edits = Hook(self, self.turn, LayerWiring.edit_inner, kind)
+            self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits))
+
+    def _module(self, name: str) -> nn.Module:
+        self.hooked[name] = self.layer.get_submodule(name)
+        return self.hooked[name]
+
+    def edits_inside(self, kind: Kind) -> bool:
+        """Return whether the wiring may have to see into a sub-layer."""
+        connection = type(self.connection(kind))
+        if kind == "ffn":
+            return connection.inner is not Connection.inner
+        return connection.attend is not Connection.attend or (kind == "self" and self.value_residual is not None)
+
+    def run_layer(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the framework's layer in place of its own forward, with its arguments and results."""
+        self._check()
+        moved = any(self.layer.get_submodule(name) is not module for name, module in self.hooked.items())
+        if moved or any(last_forward_hook(module) != own for module, own in self.leaving):
+            self.hook()  # adapters have been put around linear maps, or taken away; or others have hooks too
+        self.stack.start(self.index, fed(args, kwargs))
+        is_checkpointed = getattr(self.layer, "gradient_checkpointing", False) and self.layer.training
+        if is_checkpointed and torch.is_grad_enabled():
+            out = self._run_checkpointed(args, kwargs)
+        else:
+            out = self._run(type(self.layer).forward, args, kwargs)
+        x = self.stack.finish(self.index)
+        return (x, *out[1:]) if isinstance(out, tuple | list) else x
+
+    def _check(self) -> None:
+        """Refuse to run beside modules that took the places of the wiring's, which would have no effect.
+
+        Raises:
+            UserError: there are some.
+        """
+        if self.layer.wiring is not self or self.stack.parent.wiring is not self.stack:
+            raise UserError(
+                "a copy stands in place of the wiring, as PEFT's modules_to_save makes one: train the wiring itself, by"
+                " requires_grad_(True) of the parameters that have .wiring. in their names"
+            )
+        for name, norm, _ in self.moved:
+            passes = getattr(norm.forward, "__func__", norm.forward) in (pass_on, MovedNorm.pass_on)
+            if name and (self.layer.get_submodule(name) is not norm or not passes):
+                raise replaced(f"{name} of a layer")
+
+    def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the framework's forward, on what the wiring reads where the whole layer is one sub-layer."""
+        self.stack.run.entered = -1
+        for kind, sub in self.described.items():
+            if not sub.enter:
+                args, kwargs = self.enter(kind, self.layer, args, kwargs)
+        return forward(self.layer, *args, **kwargs)
+
+    def _run_checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Checkpoint the layer together with the stream, which the framework's own checkpoint does not know."""
+        # as the framework does: a layer that runs twice would write its keys and values into a cache twice
+        kwargs |= {name: None for name in ("cache", "past_key_values", "layer_past", "use_cache") if name in kwargs}
+        plain = type(self.layer).forward.__wrapped__  # type: ignore[attr-defined]
+        keys, n = list(self.stack.run.stream), len(args)
+        keys_after, is_tuple = keys, False
+
+        def run(*given: Any) -> tuple[Any, ...]:
+            nonlocal keys_after, is_tuple
+            self.stack.run.stream = dict(zip(keys, given[n:], strict=True))
+            try:
+                out = self._run(plain, given[:n], kwargs)
+                is_tuple = isinstance(out, tuple | list)
+                keys_after = list(self.stack.run.stream)
+                return (*self.stack.run.stream.values(), *(out[1:] if is_tuple else ()))
+            finally:
+                self.stack.run.clear()  # also where a recomputation stops before the end
+
+        results = self.layer._gradient_checkpointing_func(run, *args, *self.stack.run.stream.values())
+        self.stack.run.stream = dict(zip(keys_after, results[: len(keys_after)], strict=True))
+        return (None, *results[len(keys_after) :]) if is_tuple else None
+
+    def enter(self, kind: Kind, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Feed a sub-layer what the wiring reads, in place of its input."""
+        connection = self.connection(kind)
+        if connection.site.index <= self.stack.run.entered:
+            raise UserError(f"{NAMES[kind]} runs before it should: describe sub-layers in the order in which they run")
+        self.stack.run.entered = connection.site.index
+        given = fed(args, kwargs)
+        h, s = connection.read(self.stack.run.stream)
+        if not isinstance(h, Tensor):  # I-BERT's come with their scales
+            raise UserError(f"a norm of {type(self.layer).__name__} returns more than a tensor")
+        flattened = given.dim() < h.dim() and given.numel() == h.numel()  # OPT's FFN sees all positions in one row
+        if given.shape != h.shape and not flattened:
+            raise UserError(
+                f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
+                " needs all positions at once, not chunks of them, and layers without streams of their own"
+            )
+        self.stack.run.stream = s
+        h = (self.functions[kind](h) if kind in self.functions else h).reshape(given.shape)
+        if kind != "ffn" and self.edits_inside(kind):
+            self._ask(kind, module, h, s)
+        # of PyTorch's attention, keys and values are the same tensor once more
+        return (
+            tuple(h if value is given else value for value in args),
+            {name: h if value is given else value for name, value in kwargs.items()},
+        )
+
+    def _ask(self, kind: Kind, module: nn.Module, h: Tensor, s: Stream) -> None:
+        """Note what the wiring does inside of attention; its hooks do it.
+
+        Raises:
+            UserError: the attention does not show it.
+        """
+        run, edits = self.stack.run, {}
+        run.output, run.kept = None, {}
+        if kind == "self" and self.value_residual is not None:
+            edits = self.value_residual.edits(s, run.kept)
+        key, value = keys_and_values(h, s) if kind == "self" else (h, h)
+        with torch.no_grad():
+            self.connection(kind).attend(module, h, key, value, s, **edits)
+        assert run.asked is not None
+        sub = self.described[kind]
+        wanted = {edit: INSIDE.get(edit, "inner" if edit == "edit_heads" else "") for edit in run.asked.edits}
+        if unseen := [PLACES[edit] for edit, place in wanted.items() if not (place and getattr(sub, place))]:
+            raise self._unseen(" and ".join(unseen), kind, module)
+        if (run.asked.key is not h or run.asked.value is not h) and not (sub.key and sub.value):
+            raise self._unseen("the inputs of keys and values", kind, module)
+        width = width_of(self.layer.get_submodule(sub.inner)) if "edit_heads" in wanted else h.size(-1)
+        if width != h.size(-1):
+            raise UserError(f"{self.wired_by} needs heads as wide as the stream, {h.size(-1)}, which here are {width}")
+
+    def _unseen(self, place: str, kind: Kind, module: nn.Module) -> UserError:
+        return UserError(
+            f"{self.wired_by} has to see {place} of {NAMES[kind]}, which {type(module).__name__} does not show; choose"
+            " another wiring"
+        )
+
+    def feed(self, kind: Kind, place: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Feed the projection of keys or values what the wiring makes them of."""
+        asked = self.stack.run.asked
+        if kind == "self" and asked is not None and place != "query":
+            return (getattr(asked, place), *args[1:])
+        return args
+
+    def edit_output(self, kind: Kind, edit: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """Edit what a projection returns."""
+        asked = self.stack.run.asked
+        return output if asked is None or edit not in asked.edits else asked.edits[edit](output)
+
+    def edit_inner(self, kind: Kind, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Edit what the last linear map of a sub-layer is fed."""
+        if kind == "ffn":
+            return (self.connection(kind).inner(args[0]), *args[1:])
+        asked = self.stack.run.asked
+        edit = pass_on if asked is None else asked.edits.get("edit_heads", pass_on)
+        return (edit(args[0]), *args[1:])
+
+    def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
+        """Write what a sub-layer returns into the stream, or keep it for :meth:`leave_both`."""
+        connection, run = self.connection(kind), self.stack.run
+        s, y = run.stream, self._returned(output)
+        if kind != "ffn" and self.edits_inside(kind):
+            run.output = y
+            y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
+            s = s | run.kept
+            run.asked, run.output, run.kept = None, None, {}
+        if self.described[kind].beside:
+            run.branch, run.stream = self._drop(kind, y), s
+        else:
+            self._write(kind, self._drop(kind, self._outer(kind, y)), s)
+
+    def leave_both(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
+        """Write the sum of what two modules return into the stream.
+
+        Raises:
+            UserError: the second one ran first.
+        """
+        run = self.stack.run
+        if run.branch is None:
+            raise UserError(f"{self.described[kind].beside} ran before {self.described[kind].leave}: exchange the two")
+        y = run.branch + self._drop(kind, self._returned(output))
+        run.branch = None
+        self._write(kind, self._outer(kind, y), run.stream)
+
+    def _returned(self, output: Any) -> Tensor:
+        y, x = first(output), self.stack.run.stream["x"]
+        return y.unflatten(0, x.shape[:2]) if y.dim() < x.dim() else y  # some experts see all positions in one row
+
+    def _outer(self, kind: Kind, y: Tensor) -> Tensor:
+        scale = self.described[kind].scale
+        return self.connection(kind).outer(y * getattr(self.layer, scale) if scale else y)
+
+    def _write(self, kind: Kind, y: Tensor, s: Stream) -> None:
+        connection = self.connection(kind)
+        if self.gpas is not None and connection.summation == "post":
+            s = s | {"x": self.gpas(s["x"])}
+        s = connection.write(s, y)
+        if self.gpas is not None and connection.summation == "pre":
+            s = s | {"x": self.gpas(s["x"])}
+        self.stack.run.stream = s
+
+    def _drop(self, kind: Kind, y: Tensor) -> Tensor:
+        name = self.described[kind].dropout
+        drop = getattr(self.layer, name) if name else 0.0
+        return drop(y) if isinstance(drop, nn.Module) else dropout(y, drop, self.layer.training)
