@@ -137,10 +137,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         "mudd",
     ),
     "experts beside an FFN, multiplied": (causal("GraniteMoeHybrid", **GRANITE), "attention_residuals"),
-    "an FFN that sees all positions in one row": (
-        causal("OPT", ffn_dim=48, word_embed_proj_dim=32),
-        "attention_residuals",
-    ),
+    "an FFN that sees all in one row": (causal("OPT", ffn_dim=48, word_embed_proj_dim=32), "attention_residuals"),
     "one sub-layer in a layer": (
         lambda: transformers.Mamba2ForCausalLM(
             transformers.Mamba2Config(vocab_size=50, num_hidden_layers=3, **MAMBA, chunk_size=4)
@@ -172,10 +169,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: transformers.Dinov2Model(transformers.Dinov2Config(**IMAGES, layerscale_value=0.3)),
         "attention_residuals",
     ),
-    "SigLIP": (
-        lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**IMAGES)),
-        "hyper_connections",
-    ),
+    "SigLIP": (lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**IMAGES)), "hyper_connections"),
     "wav2vec 2.0": (wav2vec2, "post_ln"),
     "wav2vec 2.0 with norms first": (
         lambda: wav2vec2(do_stable_layer_norm=True, feat_extract_norm="layer"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
-from tests.models_of_transformers import BARE, DECODER, causal, tiny, transformers, wav2vec2
+from tests.models_of_transformers import BARE, DECODER, IMAGES, causal, tiny, transformers, wav2vec2
 from tests.test_rewire import OTHERS, Block, SideBySide, described, framework, outputs
 
 
@@ -60,6 +60,12 @@ def wav2vec2_that_skips() -> Any:
         (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
         (lambda: tiny("llama"), {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
         (lambda: tiny("llama"), {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),
+        # the second of its feature maps
+        (
+            lambda: transformers.Dinov2Backbone(transformers.Dinov2Config(**IMAGES, out_indices=[1, 3])),
+            {"variant": "layernorm_scaling"},
+            "outputs differ by",
+        ),
         (framework_that_pools, {"blocks": described(), "batch": torch.randn(2, 5, 16)}, "of several shapes, \\(2, 5"),
         (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
         (

@@ -115,26 +115,37 @@ def _acts(module: nn.Module, x: Tensor) -> bool:
     return output is not x
 
 
-def output_of(model: nn.Module, batch: Any) -> Tensor:
+def outputs_of(model: nn.Module, batch: Any) -> list[Tensor]:
+    """Return what is compared of a model's output: its logits, or else all of its tensors of two dimensions or more.
+
+    Hidden states are the wiring's stream, and no output.
+
+    Raises:
+        UserError: there is no such tensor.
+    """
     args = batch if isinstance(batch, tuple) else () if isinstance(batch, Mapping) else (batch,)
     output = model(*args, **(batch if isinstance(batch, Mapping) else {}))
-    tensors = _tensors(getattr(output, "logits", output))
-    found = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
-    if found is None:
+    found = [x.float() for x in _tensors(getattr(output, "logits", output)) if x.is_floating_point() and x.dim() > 1]
+    if not found:
         raise UserError(f"{type(model).__name__} returns no tensor of two dimensions or more to compare")
-    return found.float()
+    return found
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         yield output
-    elif isinstance(output, Mapping | tuple | list):
-        for part in output.values() if isinstance(output, Mapping) else output:
+    elif isinstance(output, Mapping):
+        yield from _tensors([part for name, part in output.items() if not str(name).endswith("hidden_states")])
+    elif isinstance(output, tuple | list):
+        for part in output:
             yield from _tensors(part)
 
 
-def difference_of(before: Tensor, after: Tensor) -> float:
-    return float((after - before).abs().max() / before.std())
+def difference_of(before: list[Tensor], after: list[Tensor]) -> float:
+    """Return the largest difference of two outputs, as a share of its tensor's standard deviation."""
+    pairs = zip(before, after, strict=True)
+    shares = [(y - x).abs().max() / x.std() for x, y in pairs if not torch.equal(x, y)]
+    return float(torch.stack(shares).max()) if shares else 0.0
 
 
 def tolerance_of(output_of: nn.Module) -> float:

@@ -30,7 +30,7 @@ from fairseq_residuals.wirings.rewire.outputs import (
     difference_of,
     drawn,
     example_for,
-    output_of,
+    outputs_of,
     recorded,
     tolerance_of,
 )
@@ -86,7 +86,7 @@ def rewire(
     batch = example_for(model) if batch is None else batch
     with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
         with recorded(norms | _layers(model, known)) as seen:
-            before = output_of(model, batch)
+            before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
         known = _confirmed(model, known, batch, before)
@@ -256,7 +256,7 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
 
 
 def _settle(
-    model: nn.Module, stacks: list[Rewiring], wiring: Wiring, start: str, batch: Any, before: Tensor, passed: Any
+    model: nn.Module, stacks: list[Rewiring], wiring: Wiring, start: str, batch: Any, before: list[Tensor], passed: Any
 ) -> None:
     """Start the wiring, and see that it runs.
 
@@ -272,7 +272,7 @@ def _settle(
     if vain and not any(is_norm(module) for owner in owners for module in owner.modules()):
         raise UserError(f"option {min(vain)} has no effect: all norms of {wiring.name} are the model's own here")
     if start == "paper":
-        output_of(model, batch)
+        outputs_of(model, batch)
         return
     for stack in stacks:
         start_values(stack)
@@ -285,7 +285,7 @@ def _settle(
         for norm in moved.values():
             norm.seen = []
         with recorded(beside | tops) as (seen, made):
-            difference = difference_of(before, output_of(model, batch))
+            difference = difference_of(before, outputs_of(model, batch))
         seen |= {name: norm.seen or [] for name, norm in moved.items()}
         for norm in moved.values():
             norm.seen = None
@@ -325,7 +325,7 @@ def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection
                 setattr(norm, attribute, float(value))
 
 
-def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor) -> list[Blocks]:
+def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[Tensor]) -> list[Blocks]:
     """Return the description by which the model computes what it does: norms before sub-layers, or after sums.
 
     Raises:
@@ -337,7 +337,7 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor
         plain = parse_wiring("post_ln" if post else "pre_ln", None)
         stacks = attach(model, described, plain, "keep")
         try:
-            differences.append(difference_of(before, output_of(model, batch)))
+            differences.append(difference_of(before, outputs_of(model, batch)))
         finally:
             for stack in stacks:
                 stack.detach()
