@@ -118,7 +118,7 @@ def test_the_flops_of_attention_are_counted_on_a_cpu() -> None:
     counted = set()
     for wiring in ("pre_ln", "sub_ln", "realformer"):
         model = LanguageModel(wiring, vocab=50, dim=16, ffn_dim=32, depth=2, heads=2)
-        start = _measure(model, lambda m, s: (m.loss(s), 1, {}), torch.full((2, 13), 5), same=True)
+        start = _measure(model, lambda m, s: (m.loss(s), 1, {}), torch.full((2, 13), 5), same=True, share=1.0)
         counted.add(start.flops)
     # forward and twice as much backward, by 12 positions of 2 sentences
     assert counted == {3 * (2 * (4 * 2 * 24 * 16**2 + 2 * 2 * 24 * 12 * 16 + 2 * 2 * 24 * 16 * 32) + 2 * 24 * 16 * 50)}
