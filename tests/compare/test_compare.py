@@ -94,7 +94,7 @@ def test_undisturbed_killed_and_merged_are_one_table(
     printed = printed_by_forks(call(tmp_path, "whole"), tmp_path / "streams")
     whole = runs_csv(tmp_path / "whole")
     check_the_runs(whole)
-    check_what_is_printed(printed)
+    check_what_is_printed(printed, next(whole.parent.glob("runs/**/seed1/train.001.log")).read_text())
     check_the_report(whole.parent)
 
     killed_after_the_first_run(call(tmp_path, "killed"), tmp_path / "killed")
@@ -144,9 +144,10 @@ def check_the_runs(path: Path) -> None:
     assert not list(path.parent.rglob("*.pt"))
 
 
-def check_what_is_printed(printed: str) -> None:
+def check_what_is_printed(printed: str, log: str) -> None:
     plan, _, report = printed.partition("# Wirings compared on copy")
-    assert "1 layers, 16 wide, 16 updates of up to 300 tokens" in plan
+    said = re.search(r"1 layers, 16 wide, 16 updates of up to 300 tokens, which read .* ([\d.]+) times", plan)
+    assert said and float(said[1]) == pytest.approx(float(re.findall(r'"update": ([\d.]+)', log)[-1]), abs=1e-3)
     assert "INFO" not in plan + report
     assert "paired t-test" in plan and "standard deviations of a run is found with 80% probability" in plan
     (twin,) = (line.replace("|", "").split() for line in plan.splitlines() if line.startswith("| twin#"))

@@ -105,6 +105,8 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
     batches = task.get_batch_iterator(
         task.dataset("train"),
         max_tokens=config.dataset.max_tokens,
+        max_sentences=config.dataset.batch_size,
+        required_batch_size_multiple=config.dataset.required_batch_size_multiple,
         max_positions=task.max_positions(),
         ignore_invalid_inputs=True,
         seed=1,
