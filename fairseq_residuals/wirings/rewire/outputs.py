@@ -77,8 +77,7 @@ class Dropouts(TorchFunctionMode):
             given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
             return given["input"] * (1 - given.get("p", 0.5) / 2)
         if func in (Tensor.bernoulli_, torch.bernoulli, torch.rand, torch.rand_like):  # functions of stochastic depth
-            drawn = func(*args, **(kwargs or {}))
-            return drawn.fill_(0.625)
+            return func(*args, **(kwargs or {})).fill_(0.625)
         return func(*args, **(kwargs or {}))
 
 
@@ -148,8 +147,9 @@ def difference_of(before: list[Tensor], after: list[Tensor]) -> float:
     return float(torch.stack(shares).max()) if shares else 0.0
 
 
-def tolerance_of(output_of: nn.Module) -> float:
-    return max(TOLERANCE, 16 * torch.finfo(next(output_of.parameters()).dtype).eps)
+def tolerance_of(model: nn.Module) -> float:
+    """Return the largest difference, as a share, that rounding in the model's precision is taken to explain."""
+    return max(TOLERANCE, 16 * torch.finfo(next(model.parameters()).dtype).eps)
 
 
 def example_for(model: nn.Module) -> dict[str, Tensor]:

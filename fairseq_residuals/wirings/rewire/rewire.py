@@ -412,5 +412,5 @@ def _measured(
             )
     heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
-    is_norm = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
-    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=blocks.norm if is_norm else "")
+    on_top = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
+    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=blocks.norm if on_top else "")
