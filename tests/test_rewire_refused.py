@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
 from tests.models_of_transformers import BARE, DECODER, IMAGES, causal, tiny, transformers, wav2vec2
-from tests.test_rewire import OTHERS, Block, SideBySide, described, framework, outputs
+from tests.test_rewire import OTHERS, Attention, Block, SideBySide, described, framework, outputs
 
 
 def test_branches_in_another_order_are_refused() -> None:
@@ -239,6 +239,24 @@ def test_the_inside_of_attention_has_to_be_shown() -> None:
     model = framework().eval()
     with pytest.raises(UserError, match="hybrid_norm has to see the queries after their projection and the values"):
         rewire(model, "hybrid_norm", start="paper", batch=torch.randn(2, 5, 16), blocks=hidden)
+
+
+@pytest.mark.parametrize("wiring", ["sub_ln", "hybrid_norm", "mudd"])
+def test_linear_maps_have_to_be_called(wiring: str) -> None:
+    """PyTorch's attention reads the weights of its own alone, and hooks would wait in vain."""
+
+    class FunctionalAttention(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (nn.functional.linear(x, p.weight, p.bias) for p in (self.q_proj, self.k_proj, self.v_proj))
+            heads = nn.functional.scaled_dot_product_attention(q, k, v)
+            return nn.functional.linear(heads, self.out_proj.weight, self.out_proj.bias)
+
+    model, x = framework().eval(), torch.randn(2, 5, 16)
+    for block in model.blocks:
+        block.attn.__class__ = FunctionalAttention
+    rewire(copy.deepcopy(model), "hyper_connections", batch=x, blocks=described())
+    with pytest.raises(UserError, match="of attention, which Block does not show"):
+        rewire(model, wiring, start="paper", batch=x, blocks=described())
 
 
 def computing(first: Callable[[Any, Tensor], Tensor]) -> Any:

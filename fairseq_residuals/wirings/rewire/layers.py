@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
 """Edits of a wiring, each with the projection whose output is edited."""
+ACTIVATIONS, FED = "the activations", "the inputs of keys and values"
+"""Places inside sub-layers, in words, beside those of edits."""
 
 
 def width_of(linear: nn.Module) -> int:
@@ -118,7 +120,7 @@ class LayerWiring(Layer):
             connection.attention = Attend(stack)
             self.add_module(CONNECTIONS[kind], connection)
             if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
-                raise self._unseen("the activations", kind, layer.get_submodule(self.described[kind].enter))
+                raise self._unseen(ACTIVATIONS, kind, layer.get_submodule(self.described[kind].enter))
             if kind != "ffn" and type(connection).attend is not Connection.attend and not described.heads:
                 raise UserError(f"{variant.name} sees into attention: say how many heads it has, by Blocks(heads=...)")
         self.add_options(variant, place)
@@ -279,10 +281,13 @@ class LayerWiring(Layer):
                 f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
                 " needs all positions at once, not chunks of them, and layers without streams of their own"
             )
-        self.stack.run.stream = s
+        self.stack.run.stream, self.stack.run.unseen = s, set()
         h = (self.functions[kind](h) if kind in self.functions else h).reshape(given.shape)
-        if kind != "ffn" and self.edits_inside(kind):
-            self._ask(kind, module, h, s)
+        if self.edits_inside(kind):
+            if kind == "ffn":
+                self.stack.run.unseen = {ACTIVATIONS}
+            else:
+                self._ask(kind, module, h, s)
         # of PyTorch's attention, keys and values are the same tensor once more
         return (
             tuple(h if value is given else value for value in args),
@@ -307,8 +312,12 @@ class LayerWiring(Layer):
         wanted = {edit: INSIDE.get(edit, "inner" if edit == "edit_heads" else "") for edit in run.asked.edits}
         if unseen := [PLACES[edit] for edit, place in wanted.items() if not (place and getattr(sub, place))]:
             raise self._unseen(" and ".join(unseen), kind, module)
-        if (run.asked.key is not h or run.asked.value is not h) and not (sub.key and sub.value):
-            raise self._unseen("the inputs of keys and values", kind, module)
+        # projections of keys and values do not run where cross-attention has those in a cache
+        run.unseen = {PLACES[edit] for edit, place in wanted.items() if kind == "self" or place in ("query", "inner")}
+        if run.asked.key is not h or run.asked.value is not h:
+            run.unseen.add(FED)
+            if not (sub.key and sub.value):
+                raise self._unseen(FED, kind, module)
         width = width_of(self.layer.get_submodule(sub.inner)) if "edit_heads" in wanted else h.size(-1)
         if width != h.size(-1):
             raise UserError(f"{self.wired_by} needs heads as wide as the stream, {h.size(-1)}, which here are {width}")
@@ -323,16 +332,21 @@ class LayerWiring(Layer):
         """Feed the projection of keys or values what the wiring makes them of."""
         asked = self.stack.run.asked
         if kind == "self" and asked is not None and place != "query":
+            self.stack.run.unseen.discard(FED)
             return (getattr(asked, place), *args[1:])
         return args
 
     def edit_output(self, kind: Kind, edit: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """Edit what a projection returns."""
         asked = self.stack.run.asked
-        return output if asked is None or edit not in asked.edits else asked.edits[edit](output)
+        if asked is None or edit not in asked.edits:
+            return output
+        self.stack.run.unseen.discard(PLACES[edit])
+        return asked.edits[edit](output)
 
     def edit_inner(self, kind: Kind, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Edit what the last linear map of a sub-layer is fed."""
+        self.stack.run.unseen -= {ACTIVATIONS, PLACES["edit_heads"]}
         if kind == "ffn":
             return (self.connection(kind).inner(args[0]), *args[1:])
         asked = self.stack.run.asked
@@ -340,8 +354,15 @@ class LayerWiring(Layer):
         return (edit(args[0]), *args[1:])
 
     def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
-        """Write what a sub-layer returns into the stream, or keep it for :meth:`leave_both`."""
+        """Write what a sub-layer returns into the stream, or keep it for :meth:`leave_both`.
+
+        Raises:
+            UserError: a linear map that the wiring acts on was not called, but its weights read, as by kernels of
+                :class:`torch.nn.MultiheadAttention`.
+        """
         connection, run = self.connection(kind), self.stack.run
+        if run.unseen:
+            raise self._unseen(" and ".join(sorted(run.unseen)), kind, self.layer)
         s, y = run.stream, self._returned(output)
         if kind != "ffn" and self.edits_inside(kind):
             run.output = y

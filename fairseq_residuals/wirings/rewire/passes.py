@@ -49,6 +49,8 @@ class Pass:
     """Number of the sub-layer, in its layer, that runs or ran last; -1: none."""
     asked: Seen | None = None
     """What the wiring asks of the attention that runs; None where that is nothing."""
+    unseen: set[str] = field(default_factory=set)
+    """Places inside the sub-layer that runs, in words, that the wiring acts on and no hook has seen yet."""
     output: Tensor | None = None
     """Output of that attention, once the framework has computed it."""
     kept: Stream = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Pass:
     def clear(self) -> None:
         """Let go of all tensors."""
         self.stream, self.asked, self.output, self.kept, self.branch, self.passed = {}, None, None, {}, None, None
+        self.unseen = set()
 
 
 class Runs(threading.local):
