@@ -35,7 +35,13 @@ def test_layers_that_compute_something_else_are_refused() -> None:
             rewire(model, "hyper_connections", start=start)  # type: ignore[arg-type]
 
 
-MAMBA, _ = OTHERS["one sub-layer in a layer"]
+LONGCAT = causal("LongcatFlash", num_layers=2, num_hidden_layers=4)
+SCALED = {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}}
+
+
+def mamba_in_half_precision() -> Any:
+    make, _ = OTHERS["one sub-layer in a layer"]
+    return make().to(torch.bfloat16)
 
 
 def bart_that_skips() -> Any:
@@ -71,7 +77,7 @@ def wav2vec2_that_skips() -> Any:
         ),
         (framework_that_pools, {"blocks": described(), "batch": torch.randn(2, 5, 16)}, "of several shapes, \\(2, 5"),
         (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
-        (causal("LongcatFlash", num_layers=2, num_hidden_layers=4), {}, "layers has layers of mlp, self_attn, mlps"),
+        (LONGCAT, {}, "is known: model.layers has layers of mlp, self_attn, mlps"),
         (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
         (
             lambda: tiny("gpt_neox"),
@@ -102,23 +108,15 @@ def wav2vec2_that_skips() -> Any:
         (bart_that_skips, {}, "BartEncoder skips layers in training"),
         (wav2vec2_that_skips, {"batch": torch.randn(2, 400)}, "Wav2Vec2Encoder skips layers in training"),
         # sums of bfloat16 would lose what Mamba keeps
-        (lambda: MAMBA().to(torch.bfloat16), {}, "keep the stream in single precision, which a wiring has in torch.bf"),
+        (mamba_in_half_precision, {}, "keep the stream in single precision, which a wiring has in torch.bfloat16"),
         # its experts are in one module, and the norm of their activations would never run
         (
             causal("Mixtral", num_key_value_heads=2, num_local_experts=2),
             {"variant": "normformer", "start": "paper"},
             "normformer has to see the activations of the FFN",
         ),
-        (
-            lambda: tiny("llama"),
-            {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}},
-            "ScaleNorm cannot take what the model's LlamaRMSNorm has learned",
-        ),
-        (
-            lambda: tiny("gpt2"),
-            {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}},
-            "ScaleNorm cannot take what the model's LayerNorm has learned",
-        ),
+        (lambda: tiny("llama"), SCALED, "ScaleNorm cannot take what the model's LlamaRMSNorm has learned"),
+        (lambda: tiny("gpt2"), SCALED, "ScaleNorm cannot take what the model's LayerNorm has learned"),
         (
             lambda: tiny("vit"),
             {"variant": "mudd", "options": {"norm_type": "rms"}},
@@ -266,10 +264,9 @@ class StochasticDepth(nn.Module):
         return x * torch.rand(len(x), 1, 1).round() if self.training else x
 
 
-DROPS = [nn.Dropout(0.1), StochasticDepth(), partial(nn.functional.dropout, p=0.1, training=False)]
-
-
-@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize(
+    "drop", [nn.Dropout(0.1), StochasticDepth(), partial(nn.functional.dropout, p=0.1, training=False)]
+)
 def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
     """Though the outputs that are compared are those of evaluation, where dropout does nothing."""
     model, x = computing(lambda block, x: x + drop(block.attn(block.norm1(x)))), torch.randn(2, 5, 16)

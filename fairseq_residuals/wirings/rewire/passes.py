@@ -61,7 +61,6 @@ class Pass:
     def clear(self) -> None:
         """Let go of all tensors."""
         self.stream, self.asked, self.output, self.kept, self.branch, self.passed = {}, None, None, {}, None, None
-        self.unseen = set()
 
 
 class Runs(threading.local):
