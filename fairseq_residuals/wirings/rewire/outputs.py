@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.rewire.passes import fed, first
+from fairseq_residuals.wirings.utils.torch_private import times_written
 
 TOLERANCE = 1e-3
 """Largest difference of an output, of their standard deviation, that rounding is taken to explain."""
@@ -22,13 +23,19 @@ TOLERANCE = 1e-3
 
 @contextmanager
 def recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]]:
-    """Record what modules are given, and what they return."""
+    """Record what modules are given, and what they return.
+
+    Raises:
+        UserError: somebody writes into that.
+    """
     given: dict[str, list[Tensor]] = {name: [] for name in modules}
     returned: dict[str, list[Tensor]] = {name: [] for name in modules}
+    written: list[tuple[str, Tensor, int]] = []
 
     def record(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        given[name].append(fed(args, kwargs).detach())
-        returned[name].append(first(output).detach())
+        for tensors, x in ((given, fed(args, kwargs)), (returned, first(output))):
+            tensors[name].append(x.detach())
+            written.append((name, x, times_written(x)))
 
     handles = [
         module.register_forward_hook(lambda _, *call, name=name: record(name, *call), with_kwargs=True)
@@ -36,6 +43,11 @@ def recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list[
     ]
     try:
         yield given, returned
+        if name := next((name for name, x, times in written if times_written(x) != times), ""):
+            raise UserError(
+                f"what {name} is given or returns is written into, which a wiring would keep: instead of y += x, the"
+                " code of the layers has to say y = y + x"
+            )
     finally:
         for handle in handles:
             handle.remove()

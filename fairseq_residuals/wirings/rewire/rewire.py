@@ -85,7 +85,7 @@ def rewire(
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = example_for(model) if batch is None else batch
     with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
-        with recorded(norms | _layers(model, known)) as seen:
+        with recorded(norms | _layers(model, known) | _ends(model, known)) as seen:
             before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
@@ -377,6 +377,17 @@ def _layers(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
         f"{blocks.layers}.{name}": layer
         for blocks in known
         for name, layer in model.get_submodule(blocks.layers).named_children()
+    }
+
+
+def _ends(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
+    """Return the modules by which sub-layers end, but for those of which a wiring is given the sum."""
+    return {
+        f"{name}.{sub.leave or sub.enter}": layer.get_submodule(sub.leave or sub.enter)
+        for blocks in known
+        for name, layer in _layers(model, [blocks]).items()
+        for sub in blocks.of_layer(layer)
+        if not sub.beside
     }
 
 

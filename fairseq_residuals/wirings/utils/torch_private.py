@@ -30,6 +30,12 @@ def last_forward_hook(module: nn.Module) -> int | None:
 
 # autograd
 
+
+def times_written(x: Tensor) -> int:
+    """Return how often an operation in place has changed a tensor; of one that does not count them, 0."""
+    return 0 if x.is_inference() else x._version
+
+
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 
