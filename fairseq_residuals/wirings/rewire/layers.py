@@ -224,7 +224,7 @@ class LayerWiring(Layer):
         Raises:
             UserError: there are some.
         """
-        if self.layer.wiring is not self or self.stack.parent.wiring is not self.stack:
+        if self.layer.wiring is not self or not self.stack.is_held:
             raise UserError(
                 "a copy stands in place of the wiring, as PEFT's modules_to_save makes one: train the wiring itself, by"
                 " requires_grad_(True) of the parameters that have .wiring. in their names"

@@ -22,6 +22,10 @@ class Rewiring(nn.Module):
 
     layers: tuple[Any, ...]
     parent: Any
+    holder: Any
+    """Module that has this one: the parent of the layers, or the wiring of others that it has too."""
+    place: str
+    """Name that this one has in it."""
     wired: list[LayerWiring]
     top_norm: nn.Module | None
     """Norm of the framework above the last layer; None where it has none."""
@@ -62,7 +66,10 @@ class Rewiring(nn.Module):
         for layer, wired in zip(self.layers, self.wired, strict=True):
             wired.attach(stay)
             layer.wiring = wired.to(like.device, like.dtype).train(layer.training)
-        self.parent.wiring = self.to(like.device, like.dtype).train(self.parent.training)
+        other = getattr(self.parent, "wiring", None)
+        self.__dict__["holder"] = other if isinstance(other, Rewiring) else self.parent
+        self.place = self.shape.stack if isinstance(other, Rewiring) else "wiring"
+        setattr(self.holder, self.place, self.to(like.device, like.dtype).train(self.parent.training))
         if not any(module.state_dict() for module in (self, *self.wired)):
             # else the weights would not tell that the model is wired, as its config says of others as well
             self.register_buffer("rewired", torch.ones(1, dtype=torch.uint8, device=like.device))
@@ -80,7 +87,12 @@ class Rewiring(nn.Module):
             del layer.wiring
         if self.undo is not None:
             self.undo()
-        del self.parent.wiring
+        delattr(self.holder, self.place)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this module is where it was put, and no copy of it."""
+        return getattr(self.holder, self.place) is self
 
     @property
     def run(self) -> Pass:
