@@ -65,7 +65,11 @@ def wav2vec2_that_skips() -> Any:
     ("make", "arguments", "message"),
     [
         (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
-        (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
+        (
+            lambda: nn.Linear(2, 2),
+            {"batch": torch.ones(1, 2)},
+            "Linear has no layers of a structure that is known; describe",
+        ),
         (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
         (lambda: tiny("llama"), {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
         (lambda: tiny("llama"), {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),

@@ -86,6 +86,11 @@ class Blocks:
     others: tuple[tuple[SubLayerNames, ...], ...] = ()
     """Sub-layers of those layers that are of another structure, such as the ones with linear attention."""
 
+    @property
+    def crosses(self) -> bool:
+        """Whether the layers have cross-attention."""
+        return any(sub.kind == "cross" for sub in self.sublayers)
+
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Blocks:
         """Return what ``dataclasses.asdict`` made a dictionary of.
@@ -366,34 +371,44 @@ LISTS = nn.ModuleList, nn.ModuleDict, nn.Sequential
 
 
 def find_blocks(model: nn.Module) -> list[Blocks]:
-    """Return the layers of a model: of one stack, or of an encoder and a decoder, in that order.
+    """Return the layers of a model: of one stack, or of an encoder and a decoder, in that order; or none that is known.
 
     Whether norms follow the sum is not told by names: ``post_norm`` is False in all of them.
 
     Raises:
-        UserError: there are none of a known structure, or several that are no pair.
+        UserError: there are several that are no pair.
     """
-    found = list(_candidates(model))
-    if not found:
-        lists = {
-            path: module
-            for path, module in model.named_modules()
-            if isinstance(module, LISTS) and any(next(part.children(), None) for part in module.children())
-        }
-        path = max(lists, key=lambda path: len(lists[path]), default="")
-        parts = [name for name, _ in next(lists[path].children()).named_children()] if lists else []
-        there = f": {path} has layers of {', '.join(parts)}" if parts else ""
-        raise UserError(
-            f"{type(model).__name__} has no layers of a structure that is known{there}; describe them by"
-            f" blocks=Blocks(layers={path or '...'!r}, sublayers=(SubLayerNames(...), ...))"
-        )
-    crossing = [any(sub.kind == "cross" for sub in blocks.sublayers) for blocks in found]
-    if len(found) > 1 and crossing != [False, True]:
+    return one_stack_or_pair(model, list(_candidates(model)))
+
+
+def one_stack_or_pair(model: nn.Module, found: list[Blocks]) -> list[Blocks]:
+    """Return the layers that were found.
+
+    Raises:
+        UserError: there are several that are no encoder and decoder.
+    """
+    if len(found) > 1 and [blocks.crosses for blocks in found] != [False, True]:
         raise UserError(
             f"{type(model).__name__} has layers in several places, {', '.join(b.layers for b in found)}: rewire the"
             " module that holds those you mean"
         )
     return found
+
+
+def unknown_layers(model: nn.Module) -> UserError:
+    """Return what to say where there are no layers of a known structure."""
+    lists = {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, LISTS) and any(next(part.children(), None) for part in module.children())
+    }
+    path = max(lists, key=lambda path: len(lists[path]), default="")
+    parts = [name for name, _ in next(lists[path].children()).named_children()] if lists else []
+    there = f": {path} has layers of {', '.join(parts)}" if parts else ""
+    return UserError(
+        f"{type(model).__name__} has no layers of a structure that is known{there}; describe them by"
+        f" blocks=Blocks(layers={path or '...'!r}, sublayers=(SubLayerNames(...), ...))"
+    )
 
 
 def _candidates(model: nn.Module) -> Iterator[Blocks]:
@@ -424,8 +439,8 @@ def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, modules: Mapping
     attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if name}
     if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
         return False
-    if not wanted <= modules.keys() or any(isinstance(modules[name], nn.ModuleList) for name in wanted):
-        return False  # a list is several sub-layers
+    if not wanted <= modules.keys() or any(isinstance(modules[name], LISTS[:2]) for name in wanted):
+        return False  # what is never called as a whole is no sub-layer
     return all(hasattr(layer, name) for name in attributes)
 
 

@@ -122,7 +122,10 @@ class LayerWiring(Layer):
             if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
                 raise self._unseen(ACTIVATIONS, kind, layer.get_submodule(self.described[kind].enter))
             if kind != "ffn" and type(connection).attend is not Connection.attend and not described.heads:
-                raise UserError(f"{variant.name} sees into attention: say how many heads it has, by Blocks(heads=...)")
+                raise UserError(
+                    f"{variant.name} sees into attention: say how many heads it has, by an attribute num_heads of the"
+                    " attention, or by Blocks(heads=...)"
+                )
         self.add_options(variant, place)
 
     def attach(self, stay: bool) -> None:

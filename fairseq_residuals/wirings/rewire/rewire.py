@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
+from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks, unknown_layers
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
@@ -35,6 +35,7 @@ from fairseq_residuals.wirings.rewire.outputs import (
     tolerance_of,
 )
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
+from fairseq_residuals.wirings.rewire.traced import trace_blocks
 
 Model = TypeVar("Model", bound=nn.Module)
 SETTINGS = "fairseq_residuals"
@@ -79,9 +80,13 @@ def rewire(
     if _is_wired(model):
         raise UserError("this model is rewired already; rewire a fresh one")
     whole, model = model, getattr(model, "get_base_model", lambda: model)()  # PEFT has a model within its own
-    known = find_blocks(model) if blocks is None else [blocks] if isinstance(blocks, Blocks) else list(blocks)
-    _check_layers(model, known)
     wiring = parse_wiring(variant, options)
+    if blocks is None:
+        blocks = find_blocks(model) or trace_blocks(model, example_for(model) if batch is None else batch)
+        if not blocks:
+            raise unknown_layers(model)
+    known = [blocks] if isinstance(blocks, Blocks) else list(blocks)
+    _check_layers(model, known)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = example_for(model) if batch is None else batch
     with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
