@@ -164,7 +164,6 @@ def _bart_attention(name: str, kind: Kind = "self") -> SubLayerNames:
 _O_PROJ, _OUT_PROJ = "q_proj k_proj v_proj o_proj", "q_proj k_proj v_proj out_proj"
 _BERT_FFN = _ffn("intermediate", "output.LayerNorm", "output.dropout", "output.dense")
 _BART_FFN = _ffn("fc1", "final_layer_norm", "fc2", "fc2", dropout="dropout")
-_JAMBA_FFN = _ffn("feed_forward", "pre_ff_layernorm", inner="feed_forward.down_proj")
 
 DECODERS = {
     "Gemma 3": (
@@ -175,17 +174,9 @@ DECODERS = {
         _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "pre_mlp_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
     ),
-    "VaultGemma": (
-        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
-        _ffn("mlp", "pre_feedforward_layernorm", inner="mlp.down_proj"),
-    ),
     "GLM-4": (
         _attention("self_attn", "input_layernorm", "post_self_attn_layernorm", _O_PROJ),
         _ffn("mlp", "post_attention_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
-    ),
-    "OLMo 2": (
-        _attention("self_attn", "", "post_attention_layernorm", _O_PROJ),
-        _ffn("mlp", "", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
     # experts and the FFN that all positions have read one norm, or one of them is there
     **{
@@ -212,34 +203,12 @@ DECODERS = {
         _attention("self_attn", "input_layernorm", inside=_O_PROJ),
         _ffn("mlp", "post_attention_layernorm", "dropout", "mlp.down_proj"),
     ),
-    "Llama 4": (
-        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
-        _ffn("feed_forward", "post_attention_layernorm", inner="feed_forward.down_proj"),
-    ),
     **{
         name: (
             _attention("self_attn", "input_layernorm", inside=_O_PROJ, scale=scale),
             _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj", scale=scale),
         )
         for name, scale in {"Granite": "residual_multiplier", "MiniCPM3": "residual_scale", "Llama": ""}.items()
-    },
-    "Apertus": (
-        _attention("self_attn", "attention_layernorm", inside=_O_PROJ),
-        _ffn("mlp", "feedforward_layernorm", inner="mlp.down_proj"),
-    ),
-    "Qwen3.5's linear attention": (
-        _attention("linear_attn", "input_layernorm"),
-        _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj"),
-    ),
-    "Jamba's attention": (_attention("self_attn", "input_layernorm", inside=_O_PROJ), _JAMBA_FFN),
-    "Jamba's Mamba": (_attention("mamba", "input_layernorm"), _JAMBA_FFN),
-    **{
-        f"LFM{version}'s {what}": (
-            _attention(name, "operator_norm", after[0], _OUT_PROJ),
-            _ffn("feed_forward", "ffn_norm", after[1], "feed_forward.w2"),
-        )
-        for version, after in ((3, ("post_operator_norm", "post_ffn_norm")), (2, ("", "")))
-        for what, name in (("attention", "self_attn"), ("convolution", "conv"))
     },
     "GPT-2 with cross-attention": (
         _attention("attn", "ln_1", inner="attn.c_proj"),
@@ -256,15 +225,6 @@ DECODERS = {
         _attention("attn", "", "attn.c_proj", "c_q c_k c_v c_proj", function="rms_norm"),
         _ffn("mlp", "", "mlp.c_proj", "mlp.c_proj", function="rms_norm"),
     ),
-    "Meta's Llama, torchtitan": (
-        _attention("attention", "attention_norm", inside="wq wk wv wo"),
-        _ffn("feed_forward", "ffn_norm", inner="feed_forward.w2"),
-    ),
-    "torchtune": (
-        _attention("attn", "sa_norm", "sa_scale", "q_proj k_proj v_proj output_proj"),
-        _ffn("mlp", "mlp_norm", "mlp_scale", "mlp.w2"),
-    ),
-    "LitGPT": (_attention("attn", "norm_1", inner="attn.proj"), _ffn("mlp", "norm_2", inner="mlp.proj")),
     "GPT-J, CodeGen": _side_by_side("attn", "mlp", "ln_1", _OUT_PROJ),
     "Phi": _side_by_side("self_attn", "mlp", "input_layernorm", "q_proj k_proj v_proj dense", dropout="resid_dropout"),
     "StableLM, side by side": _side_by_side("self_attn", "dropout", "input_layernorm", _O_PROJ),
@@ -275,27 +235,13 @@ DECODERS = {
         "self_attention", "mlp", "ln_attn", norm_beside="ln_mlp", dropout="hidden_dropout"
     ),
     "Mamba, Nemotron-H": (_attention("mixer", "norm"),),
-    "RecurrentGemma": (
-        _attention("temporal_block", "temporal_pre_norm"),
-        _ffn("mlp_block", "channel_pre_norm", inner="mlp_block.down_proj"),
-    ),
-    "JetMoe": (_attention("self_attention", "input_layernorm"), _ffn("mlp", "post_attention_layernorm")),
     "GPT-NeoX": _side_by_side(
         "post_attention_dropout", "post_mlp_dropout", "input_layernorm", norm_beside="post_attention_layernorm"
-    ),
-    "GPT-NeoX, one after the other": (
-        _attention("attention", "input_layernorm", "post_attention_dropout", inner="attention.dense"),
-        _ffn("mlp", "post_attention_layernorm", "post_mlp_dropout", "mlp.dense_4h_to_h"),
     ),
     "BERT with cross-attention": (
         _bert_attention("attention", "attention.output.LayerNorm"),
         _bert_attention("crossattention", "crossattention.output.LayerNorm", "cross"),
         _BERT_FFN,
-    ),
-    "OpenAI's Whisper: decoder": (
-        _attention("attn", "attn_ln", inside="query key value out"),
-        _attention("cross_attn", "cross_attn_ln", inside="query key value out", kind="cross"),
-        _ffn("mlp", "mlp_ln", inner="mlp.2"),
     ),
     "T5's decoder": (_t5_attention(0, "SelfAttention"), _t5_attention(1, "EncDecAttention", "cross"), _t5_ffn(2)),
     "nn.TransformerDecoder": (
@@ -319,10 +265,6 @@ ENCODERS = {
         _ffn("mlp", "norm2", "drop_path2", "mlp.fc2"),
     ),
     "torchvision's ViT": (_attention("self_attention", "ln_1", "dropout"), _ffn("mlp", "ln_2", inner="mlp.3")),
-    "OpenAI's Whisper: encoder": (
-        _attention("attn", "attn_ln", inside="query key value out"),
-        _ffn("mlp", "mlp_ln", inner="mlp.2"),
-    ),
     "CLIP": (_attention("self_attn", "layer_norm1", inside=_OUT_PROJ), _ffn("mlp", "layer_norm2", inner="mlp.fc2")),
     "DINOv2": (
         _attention("attention", "norm1", "layer_scale1", _O_PROJ, dropout="drop_path"),
