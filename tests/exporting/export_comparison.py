@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,27 +27,6 @@ WORDS = 40
 BEAM, LONGEST = 4, 20
 PAIR, ALONE = "translation", "language_modeling"
 """Tasks: of an encoder-decoder, of a decoder alone."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One wiring in one format.
-
-    Attributes:
-        wiring: a variant.
-        task: translation or language_modeling.
-        kind: the format.
-        difference: the largest one of logits to fairseq's.
-        differing: tokens of the best hypotheses that are not fairseq's, and all tokens.
-        size: bytes of the folder.
-    """
-
-    wiring: str
-    task: str
-    kind: str
-    difference: float
-    differing: tuple[int, int]
-    size: int
 
 
 def small_model(wiring: str, layers: int = 2, dim: int = 16, *, task: str) -> PortableCheckpoint:
@@ -121,30 +99,27 @@ class Subject:
         return [_fairseq_search(self.checkpoint, sentence) for sentence in self.sentences]
 
 
-def compare(subject: Subject, kind: str, folder: Path) -> Row:
-    """Export a model to a new folder, load what was written, and run both."""
+def compare(subject: Subject, kind: str, folder: Path) -> tuple[float, int, int]:
+    """Export a model to a new folder, load what was written, and run both.
+
+    Returns:
+        the largest difference of logits to fairseq's; tokens of the best hypotheses that are not fairseq's, and all.
+    """
     folder.mkdir()
-    settings = subject.checkpoint.model.settings
     if kind == "hf":
         to_hf.write_hf(subject.checkpoint, None, folder)
         run, search = _through_transformers(folder, pair=subject.source is not None)
         expected = subject.exact_logits
     else:
-        to_graphs.write_onnx(to_graphs.trace_graphs(subject.checkpoint.model), settings, folder)
+        model = subject.checkpoint.model
+        to_graphs.write_onnx(to_graphs.trace_graphs(model), model.settings, folder)
         graphs = load_onnx(folder)
         run, search = graphs.logits, _searcher(graphs)
         expected = subject.logits
     real = subject.previous.ne(PAD)
     with torch.no_grad():
         difference = (run(subject.previous, subject.source) - expected)[real].abs().max().item()
-    return Row(
-        wiring=settings.decoder.residual,
-        task=ALONE if subject.source is None else PAIR,
-        kind=kind,
-        difference=difference,
-        differing=_differing(subject, search),
-        size=sum(file.stat().st_size for file in folder.iterdir()),
-    )
+    return difference, *_differing(subject, search)
 
 
 Search = Callable[[Tensor | None], list[int]]

@@ -29,7 +29,6 @@ FORMAT = "fairseq_residuals golden 1"
 """What the entry ``format`` of a sidecar says of a file in the layout of tests/golden/README.md."""
 TOGETHER = "descriptions.json"
 """A file that has the sidecars of a folder, by the names of their golden files."""
-LONGEST_LINE = 120
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:
@@ -73,16 +72,11 @@ def write(path: Path, arrays: Arrays, description: dict[str, Any]) -> None:
             file.writestr(info, data, zipfile.ZIP_DEFLATED, 9)
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     described, together = description | {"format": FORMAT, "arrays": hashes}, path.with_name(TOGETHER)
+    sidecar = path.with_suffix(".json")
     if together.is_file():
-        write_json(together, read_record(together) | {path.stem: described})
+        described, sidecar = read_record(together) | {path.stem: described}, together
         _together.cache_clear()
-    else:
-        write_json(path.with_suffix(".json"), described)
-
-
-def write_json(path: Path, description: dict[str, Any]) -> None:
-    """Write a description; what fits into a line is in one."""
-    path.write_text(_indented(description, "") + "\n", encoding="utf-8")
+    sidecar.write_text(json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -91,14 +85,3 @@ def _npy(array: np.ndarray) -> bytes:
     plain = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
     return stream.getvalue()
-
-
-def _indented(value: Any, indent: str) -> str:
-    line = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    if not value or not isinstance(value, (dict, list)) or len(indent) + len(line) <= LONGEST_LINE:
-        return line
-    further = f"{indent} "
-    if isinstance(value, list):
-        return "[\n" + ",\n".join(f"{further}{_indented(x, further)}" for x in value) + f"\n{indent}]"
-    entries = (f"{further}{json.dumps(key)}: {_indented(value[key], further)}" for key in sorted(value))
-    return "{\n" + ",\n".join(entries) + f"\n{indent}}}"
