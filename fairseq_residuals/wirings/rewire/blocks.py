@@ -344,7 +344,8 @@ def unknown_layers(model: nn.Module) -> UserError:
         for path, module in model.named_modules()
         if isinstance(module, LISTS) and any(next(part.children(), None) for part in module.children())
     }
-    path = max(lists, key=lambda path: len(lists[path]), default="")
+    # layers are mostly of one class
+    path = max(lists, key=lambda path: (len({*map(type, lists[path].children())}) == 1, len(lists[path])), default="")
     parts = [name for name, _ in next(lists[path].children()).named_children()] if lists else []
     there = f": {path} has layers of {', '.join(parts)}" if parts else ""
     return UserError(

@@ -133,7 +133,7 @@ def calibrate(
     Streams are added up, and sources averaged, before the norms of some wirings: norm(r x) with r^2 eps is norm(x).
 
     Args:
-        before: by name of a norm, what it was given by the model that was.
+        before: by name of a norm, what it was given by the model that was; of a last one, what the last layer returned.
         seen: what the wiring gives it.
         eps: what the model had.
     """
@@ -169,13 +169,12 @@ def multiple(x: Tensor, y: Tensor) -> float | None:
     """Return the number r for which y is r x; None where there is none.
 
     Args:
-        x: (B, T, C), or (B * T, C); (T, B, C) of a last norm whose model turns the stream before it.
+        x: (B, T, C), or (B * T, C).
         y: (B, T, C), or several of them, (B, T, n, C).
     """
     largest = max(ALIKE, 4 * torch.finfo(y.dtype).eps)
     x, y = x.double(), y.double()
     x = x.unflatten(0, y.shape[:2]) if x.dim() == 2 < y.dim() and len(x) == y.shape[:2].numel() else x
-    x = x.transpose(0, 1) if x.shape[:2] != y.shape[:2] else x
     if x.shape[:2] != y.shape[:2]:
         return None
     x = x.unsqueeze(-2).expand_as(y) if y.dim() > x.dim() else x

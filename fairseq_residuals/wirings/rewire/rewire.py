@@ -286,6 +286,8 @@ def _settle(
     beside = {name: norms[name] for name in norms.keys() - moved}
     tops = {name: model.get_submodule(name) for stack in stacks for name in stack.factors}
     given, returned = passed
+    # a last norm may be given the stream turned, or a part of it; the wiring calls it on what the last layer returns
+    given = given | {s.blocks.norm: returned[f"{s.blocks.layers}.{s.names[-1]}"] for s in stacks if s.blocks.norm}
     for _ in range(len(norms) + 2):  # a norm is given a multiple once all below it are right
         for norm in moved.values():
             norm.seen = []
