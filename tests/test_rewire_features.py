@@ -7,7 +7,7 @@ import pickle
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals import Blocks, Connection, SubLayerNames, UserError, load, parameter_groups, rewire
+from fairseq_residuals import Connection, UserError, load, parameter_groups, rewire
 from tests.models_of_transformers import DECODER, IMAGES, example, perturb, tiny
 from tests.rotation import rotated
 from tests.test_own_wiring import Halved
@@ -428,7 +428,6 @@ class NanoGPT(nn.Module):
     """A language model with the names of nanoGPT, whose layers are found by them."""
 
     variant = "hyper_connections"
-    settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -447,19 +446,6 @@ class NanoGPT(nn.Module):
         for block in parts.h:
             x = block(x)
         return self.lm_head(parts.ln_f(x))  # type: ignore[no-any-return]
-
-
-class Described(NanoGPT):
-    """The same, described by hand and with another wiring."""
-
-    variant = "attention_residuals"
-    settings: ClassVar[dict[str, Any]] = {
-        "blocks": Blocks(
-            "transformer.h",
-            (SubLayerNames("self", "attn", norm="ln_1"), SubLayerNames("ffn", "mlp", norm="ln_2", inner="mlp.0")),
-            "transformer.ln_f",
-        )
-    }
 
 
 class NanoChatAttention(nn.Module):
@@ -512,74 +498,6 @@ def test_what_the_loop_does_between_layers_is_seen() -> None:
         rewire(NanoChat(scales=True), "hyper_connections", batch=words)
 
 
-class Named(nn.Module):
-    """A layer whose parts have the names that another library gives them: of each sub-layer norm, map, and what else
-    multiplies or drops."""
-
-    def __init__(self, *sublayers: tuple[str, ...]) -> None:
-        super().__init__()
-        self.sublayers = sublayers
-        for norm, *others in sublayers:
-            self.add_module(norm, nn.LayerNorm(16))
-            for name in others:
-                self.add_module(name, nn.Linear(16, 16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for names in self.sublayers:
-            norm, inner, *others = (self.get_submodule(name) for name in names)
-            y = inner(input=norm(x))
-            for other in others:
-                y = other(y)
-            x = x + y
-        return x
-
-
-class TurnsTheStream(nn.Module):
-    """A model of such layers, whose last norm is given the stream batch first, or less of it, as in OpenAI's CLIP."""
-
-    def __init__(self, blocks: nn.Module, norm: str, part: Any) -> None:
-        super().__init__()
-        self.blocks, self.last, self.part = blocks, norm, part
-        self.add_module(norm, nn.LayerNorm(16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks.children():
-            x = block(x)
-        return self.get_submodule(self.last)(x.transpose(0, 1)[:, self.part])  # type: ignore[no-any-return]
-
-
-ALL = slice(None)
-NAMES = [
-    ((("ln_1", "self_attention", "dropout"), ("ln_2", "mlp")), "ln", ALL),  # torchvision
-    ((("ln_1", "attn", "ls_1"), ("ln_2", "mlp", "ls_2")), "ln_post", 0),  # OpenCLIP
-    ((("attn_ln", "attn"), ("mlp_ln", "mlp")), "ln_post", ALL),  # OpenAI's Whisper
-    ((("sa_norm", "attn", "sa_scale"), ("mlp_norm", "mlp", "mlp_scale")), "norm", ALL),  # torchtune
-    ((("norm1", "attn", "ls1", "drop_path1"), ("norm2", "mlp", "ls2", "drop_path2")), "norm", ALL),  # timm
-    ((("attention_norm", "attention"), ("ffn_norm", "feed_forward")), "norm", ALL),  # LLaMA
-    ((("norm_1", "attn"), ("norm_2", "mlp")), "norm", ALL),  # LitGPT
-]
-HELD = (
-    nn.ModuleList,
-    lambda blocks: nn.Sequential(*blocks),
-    lambda blocks: nn.ModuleDict(zip("234", blocks, strict=True)),
-)
-"""What holds layers, the number of whose first need not be 0."""
-
-
-@pytest.mark.parametrize(("names", "hold"), rotated(NAMES, HELD))
-def test_names_of_other_libraries(names: tuple[Any, str, Any], hold: Any) -> None:
-    torch.manual_seed(0)
-    layer, norm, part = names
-    model = TurnsTheStream(hold([Named(*layer) for _ in range(3)]), norm, part)
-    perturb(model)
-    x = torch.randn(5, 2, 16)
-    before = model(x)
-    rewire(model, "attention_residuals", batch=x)
-    torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4)
-    perturb(model, "wiring.")
-    assert not torch.allclose(model(x), before, rtol=1e-2)
-
-
 def timm_vit() -> Any:
     vit = pytest.importorskip(
         "timm.models.vision_transformer",
@@ -589,7 +507,7 @@ def timm_vit() -> Any:
     return vit.VisionTransformer(img_size=16, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=5)
 
 
-@pytest.mark.parametrize("make", [NanoGPT, Described, NanoChat, timm_vit])
+@pytest.mark.parametrize("make", [NanoGPT, NanoChat, timm_vit])
 def test_models_without_a_framework(make: Any) -> None:
     """Outputs, a step of training, recomputation from outside, adapters, one graph, weights into another one."""
     torch.manual_seed(0)
@@ -597,11 +515,11 @@ def test_models_without_a_framework(make: Any) -> None:
     perturb(model)
     x = torch.randn(2, 3, 16, 16) if make is timm_vit else torch.randint(50, (2, 7))
     before, other = model(x), copy.deepcopy(model)
-    variant, settings = getattr(make, "variant", "mhc"), getattr(make, "settings", {})
-    rewire(model, variant, batch=x, **settings)
+    variant = getattr(make, "variant", "mhc")
+    rewire(model, variant, batch=x)
     assert (model(x) - before).abs().max() <= 1e-3 * before.std()
     perturb(model)
-    torch.testing.assert_close(rewire(other, variant, batch=x, **settings)(x), before, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(rewire(other, variant, batch=x)(x), before, rtol=1e-3, atol=1e-3)
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other(x), model(x))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +15,73 @@ from torch.nn.functional import dropout
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
 from tests.models_of_transformers import perturb
-from tests.test_rewire import BlockModel
+from tests.rotation import rotated
+from tests.test_rewire import NanoBlock
 
 X = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1))
-Run = Callable[..., Tensor]
+
+
+class BlockModel(nn.Module):
+    """Three blocks and a norm on top, which may be given the stream batch last, or less of it, as in OpenAI's CLIP."""
+
+    def __init__(
+        self, make: Any, name: str = "norm", norm: Any = nn.LayerNorm, hold: Any = nn.ModuleList, part: Any = None
+    ) -> None:
+        super().__init__()
+        self.h, self.top, self.part = hold([make() for _ in range(3)]), name, part
+        self.add_module(name, norm(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.h.children():
+            x = layer(x)
+        x = x if self.part is None else x.transpose(0, 1)[:, self.part]
+        return self.get_submodule(self.top)(x)  # type: ignore[no-any-return]
+
+
+class NormWithoutEps(nn.Module):
+    """With nanoGPT's attributes: no bias, and none that is the eps."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.rand(width) + 0.5), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
+class NormWithoutParameters(nn.LayerNorm):
+    """With OLMo's attributes: no weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, elementwise_affine=False)
+
+
+class Named(nn.Module):
+    """A layer whose parts have the names that another library gives them: of each sub-layer norm, map, and what else
+    multiplies or drops."""
+
+    def __init__(self, *sublayers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.sublayers = sublayers
+        for norm, *others in sublayers:
+            self.add_module(norm, nn.LayerNorm(16))
+            for name in others:
+                self.add_module(name, nn.Linear(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for names in self.sublayers:
+            norm, inner, *others = (self.get_submodule(name) for name in names)
+            y = inner(input=norm(x))
+            for other in others:
+                y = other(y)
+            x = x + y
+        return x
 
 
 class Own(nn.Module):
     """A layer that runs its modules as a function says."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Callable[..., Tensor]) -> None:
         super().__init__()
         self.run, self.drop = run, nn.Dropout(0.1)
         self.attn, self.fc1, self.fc2 = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 16)
@@ -73,10 +131,10 @@ class Adding(nn.Module):
         return self.inside(x) + x  # type: ignore[no-any-return]
 
 
-class Wrapped(Own):
-    def __init__(self) -> None:
-        super().__init__(lambda layer, x: layer.mlp(layer.attn(x)))
-        self.attn, self.mlp = Adding(self.attn), Adding(self.fc1, nn.ReLU(), self.fc2, self.drop)
+def wrapped() -> Own:
+    layer = Own(lambda layer, x: layer.mlp(layer.attn(x)))
+    layer.attn, layer.mlp = Adding(layer.attn), Adding(layer.fc1, nn.ReLU(), layer.fc2, layer.drop)
+    return layer
 
 
 class Pair(nn.Module):
@@ -94,12 +152,6 @@ class Pair(nn.Module):
         return x
 
 
-def model_of(make: Callable[[], nn.Module]) -> BlockModel:
-    model = BlockModel(nn.ModuleList(make() for _ in range(2)), "norm", nn.LayerNorm(16))
-    perturb(model)
-    return model.eval()
-
-
 DROPPED = (
     SubLayerNames("self", "attn", norm="norm1", dropout="drop", inner="attn"),
     SubLayerNames("ffn", "fc1", "fc2", norm="norm2", dropout="drop", inner="fc2"),
@@ -110,32 +162,77 @@ WRAPPED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("make", "sublayers", "wiring"),
-    [
-        (lambda: Own(one_dropout), DROPPED, "mhc"),
-        (lambda: Own(norms_after), DROPPED, "post_ln"),
-        (Wrapped, WRAPPED, "attention_residuals"),
-    ],
+OWN = [
+    (partial(Own, one_dropout), DROPPED, "mhc"),
+    (partial(Own, norms_after), DROPPED, "post_ln"),
+    (wrapped, WRAPPED, "attention_residuals"),
+]
+
+
+@pytest.mark.parametrize(("make", "sublayers", "wiring"), OWN)
+def test_what_calls_tell(make: Any, sublayers: tuple[SubLayerNames, ...], wiring: str) -> None:
+    found = Blocks("h", sublayers, "norm", post_norm=wiring == "post_ln")
+    assert trace_blocks(BlockModel(make), X) == [found]
+
+
+ALL = slice(None)
+NAMES = [
+    ((("ln_1", "self_attention", "dropout"), ("ln_2", "mlp")), "ln", ALL),  # torchvision
+    ((("ln_1", "attn", "ls_1"), ("ln_2", "mlp", "ls_2")), "ln_post", 0),  # OpenCLIP
+    ((("attn_ln", "attn"), ("mlp_ln", "mlp")), "ln_post", ALL),  # OpenAI's Whisper
+    ((("sa_norm", "attn", "sa_scale"), ("mlp_norm", "mlp", "mlp_scale")), "norm", ALL),  # torchtune
+    ((("norm1", "attn", "ls1", "drop_path1"), ("norm2", "mlp", "ls2", "drop_path2")), "norm", ALL),  # timm
+    ((("attention_norm", "attention"), ("ffn_norm", "feed_forward")), "norm", ALL),  # LLaMA
+    ((("norm_1", "attn"), ("norm_2", "mlp")), "norm", ALL),  # LitGPT
+]
+HELD = (
+    nn.ModuleList,
+    lambda blocks: nn.Sequential(*blocks),
+    lambda blocks: nn.ModuleDict(zip("234", blocks, strict=True)),
 )
-def test_layers_of_ones_own(make: Any, sublayers: tuple[SubLayerNames, ...], wiring: str) -> None:
-    model = model_of(make)
-    assert trace_blocks(model, X) == [Blocks("h", sublayers, "norm", post_norm=wiring == "post_ln")]
+"""What holds layers, the number of whose first need not be 0."""
+
+
+MODELS = [
+    *(((make,), wiring) for make, _, wiring in OWN),
+    ((NanoBlock, "ln_f"), "hyper_connections"),
+    *(
+        ((partial(NanoBlock, norm), "ln_f", norm), wiring)
+        for norm in (NormWithoutEps, NormWithoutParameters)
+        for wiring in ("hyper_connections", "gated_residual")
+    ),
+    *(
+        ((partial(Named, *layer), norm, nn.LayerNorm, hold, part), "attention_residuals")
+        for (layer, norm, part), hold in rotated(NAMES, HELD)
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "wiring"), MODELS)
+def test_layers_of_ones_own(parts: tuple[Any, ...], wiring: str) -> None:
+    torch.manual_seed(0)
+    model = BlockModel(*parts).eval()
+    perturb(model)
     before, state = model(X), copy.deepcopy(model.state_dict())
-    torch.testing.assert_close(rewire(model, wiring, batch=X)(X), before, rtol=1e-4, atol=1e-5)
+    rewire(model, wiring, batch=X)
+    torch.testing.assert_close(model(X), before, rtol=1e-4, atol=1e-4)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())
+    if wiring != "post_ln":
+        perturb(model, "wiring.")
+        assert not torch.allclose(model(X), before, rtol=1e-2)
 
 
-@pytest.mark.parametrize("run", [dropout_without_name, side_by_side])
-def test_other_sums_are_to_be_described(run: Run) -> None:
-    with pytest.raises(UserError, match="no layers of a structure that is known: h has layers of drop, attn, fc1"):
-        rewire(model_of(lambda: Own(run)), "mhc", batch=X)
+UNKNOWN = "no layers of a structure that is known: h has layers of drop, attn, fc1"
+WRITTEN = r"what h\.0\.attn is given or returns is written into"
+"""Attention Residuals keep that: they gave other numbers, and the gradients of other wirings failed."""
 
 
-def test_what_is_written_into_is_refused() -> None:
-    """A wiring keeps it: Attention Residuals gave other numbers, and the gradients of others failed."""
-    with pytest.raises(UserError, match=r"what h\.0\.attn is given or returns is written into"):
-        rewire(model_of(lambda: Own(writing)), "attention_residuals", start="paper", batch=X)
+@pytest.mark.parametrize(
+    ("run", "message"), [(dropout_without_name, UNKNOWN), (side_by_side, UNKNOWN), (writing, WRITTEN)]
+)
+def test_other_layers_are_refused(run: Callable[..., Tensor], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        rewire(BlockModel(partial(Own, run)), "attention_residuals", start="paper", batch=X)
 
 
 def test_an_encoder_and_a_decoder_in_one_module() -> None:
