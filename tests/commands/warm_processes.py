@@ -76,18 +76,8 @@ def _run(
     os.environ.clear()
     if limit is not None:
         limit()
-    become(argv, environment, opened)
-
-
-def become(argv: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
-    """Run a Python script in this process, which was forked for it, and end the process.
-
-    Args:
-        environment: is added to the environment.
-        streams: the descriptors of its stdin, stdout and stderr.
-    """
-    for descriptor, opened in enumerate(streams):
-        os.dup2(opened, descriptor)
+    for descriptor, each in enumerate(opened):
+        os.dup2(each, descriptor)
     # they are the process's for its whole life
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (open(fd, "w", 1, encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -16,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_by_forks
 from refusals import refusal
-from small_by_forks import printed_by_forks
+from running import argv_of, succeed
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare import command
@@ -63,9 +60,7 @@ def measured(path: Path) -> list[dict[str, str]]:
 
 
 def killed_after_the_first_run(argv: list[str], out: Path) -> None:
-    path = os.pathsep.join(sys.path)
-    forks = [sys.executable, small_by_forks.__file__, *argv]
-    process = subprocess.Popen(forks, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": path})
+    process = subprocess.Popen(argv_of("fairseq-residuals", *argv), stdout=subprocess.DEVNULL)
     while process.poll() is None and not list(out.glob("copy-*/runs.csv")):
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
@@ -91,14 +86,14 @@ class Links(HTMLParser):
 def test_undisturbed_killed_and_merged_are_one_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = printed_by_forks(call(tmp_path, "whole"), tmp_path / "streams")
+    printed = succeed("fairseq-residuals", *call(tmp_path, "whole"), cwd=tmp_path).out
     whole = runs_csv(tmp_path / "whole")
     check_the_runs(whole)
     check_what_is_printed(printed, next(whole.parent.glob("runs/**/seed1/train.001.log")).read_text())
     check_the_report(whole.parent)
 
     killed_after_the_first_run(call(tmp_path, "killed"), tmp_path / "killed")
-    again = printed_by_forks(call(tmp_path, "killed"), tmp_path / "again")
+    again = succeed("fairseq-residuals", *call(tmp_path, "killed"), cwd=tmp_path).out
     assert measured(runs_csv(tmp_path / "killed")) == measured(whole)
     assert again.count(": not distinguishable from pre_ln: +0.000 bits") == 1
 

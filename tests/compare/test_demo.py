@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from running import succeed
 from sacrebleu.metrics import BLEU
-from small_by_forks import printed_by_forks
 
 from fairseq_residuals.lab.compare.cells import read_results
 
@@ -30,7 +30,7 @@ TOY += ["--keep-checkpoints", "--jobs", "2", "--depth", "2", "--updates", "10", 
 
 def test_the_demo_scores_and_leaves_models(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    printed = printed_by_forks([*TOY, "--out", str(out)], tmp_path / "streams")
+    printed = succeed("fairseq-residuals", *TOY, "--out", out, cwd=tmp_path).out
     assert "One seed decides nothing" in printed and "b2t: not decided" in printed
     (runs,) = out.glob("cldr-*/runs.csv")
     results = {result.entry: result for result in read_results(runs)}

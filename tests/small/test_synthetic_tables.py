@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from prepared import run
+from running import succeed
 from sacrebleu.metrics import BLEU
-from small_by_forks import printed_by_forks
 from stand_ins import build
 
 from fairseq_residuals.lab.data.binarize import binarize
@@ -33,7 +33,7 @@ def reproduced(table: str, row: str, out: Path, *overrides: str) -> None:
     files = [f"--{flag}={out / flag}" for flag in ("data", "out")]
     call = ["reproduce", table, "--rows", row, "--gpus", "0", "--max-update", "6", *files]
     call += ["--results", str(out / "results.csv"), "--override", *overrides]
-    printed_by_forks(call, out.parent / "streams")
+    succeed("fairseq-residuals", *call, cwd=out.parent)
 
 
 def check(table: str, row: str, out: Path, columns: set[str], metrics: set[str]) -> None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import torch
 
@@ -149,9 +148,6 @@ class Runner:
         echo: print each command, with the path of its log, on stdout when it starts.
     """
 
-    popen: Callable[..., Any] = subprocess.Popen
-    """A function that starts a program."""
-
     def __init__(self, environments: Sequence[Mapping[str, str]] = ({},), echo: bool = False) -> None:
         self.environments, self.echo = environments, echo
         self._own = threading.local()
@@ -191,7 +187,7 @@ class Runner:
             with self._lock:
                 if self.stopping:
                     raise UserError("the runs are being stopped")
-                process = self.popen(
+                process = subprocess.Popen(
                     [path, *command[1:]],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
