@@ -59,13 +59,15 @@ def rewire(
     parameters have ``.wiring.`` in their names.
 
     Args:
-        model: whose layers are known (:mod:`.blocks`), or described by ``blocks``.
+        model: whose layers are known (:mod:`.blocks`), recognised by running it (:mod:`.traced`), or described by
+            ``blocks``.
         variant: as for :func:`.build_stack`.
         options: of the wiring, as for :func:`.build_stack`.
         start: ``keep``: the model computes what it computed, with options and values chosen for it; ``paper``: the
             wiring starts as its authors have it. Weights of the model stay as they are either way.
-        batch: what the model is called with to compare its outputs, a dictionary of keyword arguments, a tuple of
-            positional ones, or a tensor; by default, for models of transformers, random words or pixels.
+        batch: what the model is called with, to see its layers and to compare its outputs: a dictionary of keyword
+            arguments, a tuple of positional ones, or a tensor; by default, for models of transformers, random words or
+            pixels.
         blocks: where the layers are, of the encoder first.
 
     Returns:
