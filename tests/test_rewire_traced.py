@@ -114,6 +114,12 @@ def side_by_side(layer: Any, x: Tensor) -> Any:
     return x + layer.attn(h) + layer.fc2(layer.fc1(h).relu())
 
 
+def norms_of_keys(layer: Any, x: Tensor) -> Any:
+    keys = layer.norm3(x)
+    x = x + layer.cross(layer.norm1(x), keys, keys)[0]
+    return x + layer.fc2(layer.fc1(layer.norm2(x)).relu())
+
+
 def writing(layer: Any, x: Tensor) -> Any:
     y = layer.attn(layer.norm1(x))
     y += x
@@ -227,9 +233,10 @@ WRITTEN = r"what h\.0\.attn is given or returns is written into"
 """Attention Residuals keep that: they gave other numbers, and the gradients of other wirings failed."""
 
 
-@pytest.mark.parametrize(
-    ("run", "message"), [(dropout_without_name, UNKNOWN), (side_by_side, UNKNOWN), (writing, WRITTEN)]
-)
+REFUSED = {dropout_without_name: UNKNOWN, side_by_side: UNKNOWN, norms_of_keys: "or read x elsewhere", writing: WRITTEN}
+
+
+@pytest.mark.parametrize(("run", "message"), REFUSED.items())
 def test_other_layers_are_refused(run: Callable[..., Tensor], message: str) -> None:
     with pytest.raises(UserError, match=message):
         rewire(BlockModel(partial(Own, run)), "attention_residuals", start="paper", batch=X)

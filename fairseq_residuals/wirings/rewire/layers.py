@@ -240,6 +240,10 @@ class LayerWiring(Layer):
     def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the framework's forward, on what the wiring reads where the whole layer is one sub-layer."""
         self.stack.run.entered = -1
+        if self.stack.turns:
+            x = fed(args, kwargs)
+            args = tuple(x.roll(1, -1) if value is x else value for value in args)
+            kwargs = {name: x.roll(1, -1) if value is x else value for name, value in kwargs.items()}
         for kind, sub in self.described.items():
             if not sub.enter:
                 args, kwargs = self.enter(kind, self.layer, args, kwargs)

@@ -345,6 +345,8 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[T
         described = [replace(blocks, post_norm=post) for blocks in known]
         plain = parse_wiring("post_ln" if post else "pre_ln", None)
         stacks = attach(model, described, plain, "keep")
+        for stack in stacks:
+            stack.turns = True
         try:
             differences.append(difference_of(before, outputs_of(model, batch)))
         finally:
@@ -353,8 +355,9 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[T
         if differences[-1] <= tolerance_of(model):
             return described
     raise UserError(
-        f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)): outputs would differ"
-        f" by {min(differences):.1e} of their standard deviation; describe the layers by blocks="
+        f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x elsewhere"
+        f" too: outputs would differ by {min(differences):.1e} of their standard deviation; describe the layers by"
+        " blocks="
     )
 
 

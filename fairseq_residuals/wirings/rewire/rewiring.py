@@ -46,6 +46,8 @@ class Rewiring(nn.Module):
         self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
         self.__dict__["above"] = model.get_submodule(blocks.norm.rpartition(".")[0])
         self.undo: Callable[[], None] | None = None
+        self.turns = False
+        """Whether layers are given other numbers than the stream, which only those see that bypass the wiring."""
         self.factors: dict[str, Factor] = {}
         """What stands where the wiring has norms on top and the model has none, by the layer that they are above."""
 
