@@ -427,8 +427,6 @@ def test_layers_are_sharded(tmp_path: Path) -> None:
 class NanoGPT(nn.Module):
     """A language model with the names of nanoGPT, whose layers are found by them."""
 
-    variant = "hyper_connections"
-
     def __init__(self) -> None:
         super().__init__()
         self.transformer = nn.ModuleDict(
@@ -476,8 +474,6 @@ class NanoChatBlock(nn.Module):
 class NanoChat(NanoGPT):
     """A language model of such layers, with a wiring that has to see queries, keys and values."""
 
-    variant = "mudd"
-
     def __init__(self, scales: bool = False) -> None:
         super().__init__()
         self.transformer["h"] = nn.ModuleList(NanoChatBlock() for _ in range(3))
@@ -507,15 +503,14 @@ def timm_vit() -> Any:
     return vit.VisionTransformer(img_size=16, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=5)
 
 
-@pytest.mark.parametrize("make", [NanoGPT, NanoChat, timm_vit])
-def test_models_without_a_framework(make: Any) -> None:
+@pytest.mark.parametrize(("make", "variant"), [(NanoGPT, "hyper_connections"), (NanoChat, "mudd"), (timm_vit, "mhc")])
+def test_models_without_a_framework(make: Any, variant: str) -> None:
     """Outputs, a step of training, recomputation from outside, adapters, one graph, weights into another one."""
     torch.manual_seed(0)
     model = make().eval()
     perturb(model)
     x = torch.randn(2, 3, 16, 16) if make is timm_vit else torch.randint(50, (2, 7))
     before, other = model(x), copy.deepcopy(model)
-    variant = getattr(make, "variant", "mhc")
     rewire(model, variant, batch=x)
     assert (model(x) - before).abs().max() <= 1e-3 * before.std()
     perturb(model)

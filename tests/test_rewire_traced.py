@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,7 +84,7 @@ class Own(nn.Module):
 
     def __init__(self, run: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.run, self.drop = run, nn.Dropout(0.1)
+        self.run, self.drop, self.rate = run, nn.Dropout(0.1), 0.1
         self.attn, self.fc1, self.fc2 = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 16)
         self.cross = nn.MultiheadAttention(16, 2, batch_first=True)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(16), nn.LayerNorm(16), nn.LayerNorm(16)
@@ -104,9 +105,9 @@ def norms_after(layer: Any, x: Tensor) -> Any:
     return layer.norm2(x + layer.drop(layer.fc2(layer.fc1(x).relu())))
 
 
-def dropout_without_name(layer: Any, x: Tensor) -> Any:
-    x = x + dropout(layer.attn(layer.norm1(x)), 0.1, layer.training)
-    return x + layer.fc2(layer.fc1(layer.norm2(x)).relu())
+def by_functions(layer: Any, x: Tensor, rate: float = 0.0) -> Any:
+    x = x + dropout(layer.attn(layer.norm1(x)), rate or layer.rate, layer.training)
+    return x + layer.rate * layer.fc2(layer.fc1(layer.norm2(x)).relu())
 
 
 def side_by_side(layer: Any, x: Tensor) -> Any:
@@ -162,6 +163,7 @@ DROPPED = (
     SubLayerNames("self", "attn", norm="norm1", dropout="drop", inner="attn"),
     SubLayerNames("ffn", "fc1", "fc2", norm="norm2", dropout="drop", inner="fc2"),
 )
+BY_FUNCTIONS = replace(DROPPED[0], dropout="rate"), replace(DROPPED[1], dropout="", scale="rate")
 WRAPPED = (
     SubLayerNames("self", "attn.inside.1", norm="attn.inside.0", inner="attn.inside.1"),
     SubLayerNames("ffn", "fc1", "drop", norm="mlp.inside.0", inner="fc2"),
@@ -171,6 +173,7 @@ WRAPPED = (
 OWN = [
     (partial(Own, one_dropout), DROPPED, "mhc"),
     (partial(Own, norms_after), DROPPED, "post_ln"),
+    (partial(Own, by_functions), BY_FUNCTIONS, "mhc"),
     (wrapped, WRAPPED, "attention_residuals"),
 ]
 
@@ -233,7 +236,8 @@ WRITTEN = r"what h\.0\.attn is given or returns is written into"
 """Attention Residuals keep that: they gave other numbers, and the gradients of other wirings failed."""
 
 
-REFUSED = {dropout_without_name: UNKNOWN, side_by_side: UNKNOWN, norms_of_keys: "or read x elsewhere", writing: WRITTEN}
+REFUSED = {side_by_side: UNKNOWN, norms_of_keys: "or read x elsewhere", writing: WRITTEN}
+REFUSED[partial(by_functions, rate=0.3)] = UNKNOWN
 
 
 @pytest.mark.parametrize(("run", "message"), REFUSED.items())

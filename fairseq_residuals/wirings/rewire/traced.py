@@ -136,38 +136,47 @@ def _sublayers(layer: Call, post: bool) -> list[SubLayerNames]:
         post: whether norms follow the sums.
     """
     parts = list(layer.parts())
-    x, begun, found = layer.given, list[Call](), list[tuple[str, list[Call]]]()
+    x, begun, found = layer.given, list[Call](), list[SubLayerNames]()
+
+    def ended(total: Tensor | None, norm: str = "") -> bool:
+        """Add the sub-layer whose output, or a multiple of it, has been added to the stream; False where it was not."""
+        for dropout, scale, factor in _multiples(layer.module):
+            y = begun[-1].returned if begun else None
+            if y is not None and same(total, x, factor * y):
+                sub = _described(layer, norm, begun, [call.name for call in parts])
+                found.append(replace(sub, dropout=dropout or sub.dropout, scale=scale))
+                return True
+        return False
+
     for call in parts:
-        if begun and same(call.given, x, begun[-1].returned):
+        if ended(call.given, call.name if post else ""):
             if post and not call.is_norm:
                 return []
-            found.append((call.name, begun) if post else _without_norm(begun))
             x, begun = (call.returned, []) if post else (call.given, [call])
         # others make masks and positions
         elif begun or same(call.given, x):
             begun.append(call)
-    if post:
-        ends = not begun and same(layer.returned, x)
-    else:
-        ends = bool(begun) and same(layer.returned, x, begun[-1].returned)
-        found.append(_without_norm(begun))
-    if not (ends and found):
+    if not (not begun and same(layer.returned, x) if post else ended(layer.returned)):
         return []
-    subs = [_described(layer, norm, calls, [call.name for call in parts]) for norm, calls in found]
-    names = [name for sub in subs for name in sub.needs if name]
-    if len({*names}) < len(names):
+    names = [name for sub in found for name in sub.needs if name]
+    if not found or len({*names}) < len(names):
         return []  # a module is called in several places
-    return [replace(sub, kind=kind) for sub, kind in zip(subs, _kinds([sub.enter for sub in subs]), strict=False)]
+    return [replace(sub, kind=kind) for sub, kind in zip(found, _kinds([sub.enter for sub in found]), strict=False)]
 
 
-def _without_norm(calls: list[Call]) -> tuple[str, list[Call]]:
-    """Return the name of the norm by which a sub-layer begins, if it does, and the other calls."""
-    is_normed = len(calls) > 1 and calls[0].is_norm and same(calls[1].given, calls[0].returned)
-    return (calls[0].name, calls[1:]) if is_normed else ("", calls)
+def _multiples(layer: nn.Module) -> Iterator[tuple[str, str, float]]:
+    """Yield what a branch may be multiplied by, with the attribute, of a dropout or a scale, that says so."""
+    yield "", "", 1.0
+    for name, number in vars(layer).items():
+        if isinstance(number, float) and abs(number) >= 0.01:  # less could hide in rounding
+            yield name, "", 1 - number / 2  # as Dropouts has it
+            yield "", name, number
 
 
 def _described(layer: Call, norm: str, calls: list[Call], called: list[str]) -> SubLayerNames:
     within, dropout = len(layer.name) + 1, ""
+    if not norm and len(calls) > 1 and calls[0].is_norm and same(calls[1].given, calls[0].returned):
+        norm, calls = calls[0].name, calls[1:]
     if len(calls) > 1 and calls[-1].is_bare and called.count(calls[-1].name) > 1:  # one dropout of several sub-layers
         calls, dropout = calls[:-1], calls[-1].name[within:]
     enter, leave = calls[0], calls[-1]
