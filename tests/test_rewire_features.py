@@ -429,13 +429,8 @@ class NanoGPT(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(50, 16),
-                "h": nn.ModuleList(NanoBlock() for _ in range(3)),
-                "ln_f": nn.LayerNorm(16),
-            }
-        )
+        layers = nn.ModuleList(NanoBlock() for _ in range(3))
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(50, 16), "h": layers, "ln_f": nn.LayerNorm(16)})
         self.lm_head = nn.Linear(16, 50, bias=False)
 
     def forward(self, words: Tensor) -> Tensor:

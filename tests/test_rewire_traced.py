@@ -246,6 +246,12 @@ def test_other_layers_are_refused(run: Callable[..., Tensor], message: str) -> N
         rewire(BlockModel(partial(Own, run)), "attention_residuals", start="paper", batch=X)
 
 
+def test_what_did_not_run_is_refused() -> None:
+    model: Any = rewire(BlockModel(partial(Own, one_dropout)), "mhc", batch=X)
+    with pytest.raises(UserError, match="norm3 of Own did not run when the model was rewired"):
+        model.h[0](X, X.flip(1))
+
+
 def test_an_encoder_and_a_decoder_in_one_module() -> None:
     model, batch = Pair().eval(), (X, X.flip(1))
     before = model(*batch)

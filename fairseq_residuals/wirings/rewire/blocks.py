@@ -85,6 +85,8 @@ class Blocks:
     """Channels of the stream; 0: as many as the first layer is given."""
     others: tuple[tuple[SubLayerNames, ...], ...] = ()
     """Sub-layers of those layers that are of another structure, such as the ones with linear attention."""
+    idle: tuple[str, ...] = ()
+    """Modules of layers, of no sub-layer, that did not run when the model was rewired: what they add would be lost."""
 
     @property
     def crosses(self) -> bool:
@@ -103,7 +105,8 @@ class Blocks:
                 tuple(SubLayerNames(**sub) for sub in sublayers)
                 for sublayers in (settings["sublayers"], *settings["others"])
             )
-            return cls(**settings | {"sublayers": first, "others": tuple(others)})
+            idle = tuple(settings.get("idle", ()))
+            return cls(**settings | {"sublayers": first, "others": tuple(others), "idle": idle})
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"the config describes the layers as another version did ({error}): rewire the model anew, give it the"

@@ -101,6 +101,7 @@ class LayerWiring(Layer):
         if len(self.described) < len(sublayers):
             raise UserError(f"{described.layers} have two sub-layers of one kind: wrap takes them, rewire does not")
         self.post_norm, self.wired_by = described.post_norm, variant.name
+        self.idle = [name for name, _ in layer.named_children() if name in described.idle]
         self.handles: list[Any] = []
         self.turn = 0
         """How often hooks were put on modules; those of another turn do nothing."""
@@ -183,6 +184,21 @@ class LayerWiring(Layer):
                     self.leaving.append((self.hooked[name], self.handles[-1].id))
             if self.edits_inside(kind):
                 self._hook_inside(kind, sub)
+
+        for name in self.idle:
+            refuses = Hook(self, self.turn, LayerWiring.refuse, name)
+            self.handles.append(self._module(name).register_forward_pre_hook(refuses))
+
+    def refuse(self, name: str, module: nn.Module, args: Any) -> None:
+        """Refuse to run a module that did not run when the model was rewired.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"{name} of {type(self.layer).__name__} did not run when the model was rewired, and what it adds would be"
+            " lost: give rewire a batch that runs it"
+        )
 
     def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
         for edit, place in INSIDE.items():

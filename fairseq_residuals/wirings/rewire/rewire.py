@@ -92,7 +92,7 @@ def rewire(
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = example_for(model) if batch is None else batch
     with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
-        with recorded(norms | _layers(model, known) | _ends(model, known)) as seen:
+        with recorded(norms | _layers(model, known) | _ends(model, known) | _beside(model, known)) as seen:
             before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
@@ -403,6 +403,18 @@ def _ends(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
     }
 
 
+def _beside(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
+    """Return the parts of layers that have parameters and are of no sub-layer."""
+    parts = {}
+    for blocks in known:
+        for name, layer in _layers(model, [blocks]).items():
+            used = {place.partition(".")[0] for sub in blocks.of_layer(layer) for place in (*sub.needs, sub.dropout)}
+            for part, module in layer.named_children():
+                if part not in used and [*module.parameters()]:
+                    parts[f"{name}.{part}"] = module
+    return parts
+
+
 def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
     names = []
     for blocks in known:
@@ -434,6 +446,8 @@ def _measured(
                 f"between {below} and {name} the model changes the stream, which it would go on to do beside the wiring"
             )
     heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
+    idle = {part.rpartition(".")[2] for part in _beside(model, [blocks]) if not given[part]}
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
     on_top = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
-    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=blocks.norm if on_top else "")
+    norm = blocks.norm if on_top else ""
+    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=norm, idle=tuple(sorted(idle)))
