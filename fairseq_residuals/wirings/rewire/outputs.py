@@ -34,8 +34,10 @@ def recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list[
 
     def record(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         for tensors, x in ((given, fed(args, kwargs)), (returned, first(output))):
-            tensors[name].append(x.detach())
-            written.append((name, x, times_written(x)))
+            if isinstance(x, Tensor):
+                written.append((name, x, times_written(x)))
+            # what runs beside sub-layers may be given and return anything
+            tensors[name].append(x.detach() if isinstance(x, Tensor) else x)
 
     handles = [
         module.register_forward_hook(lambda _, *call, name=name: record(name, *call), with_kwargs=True)

@@ -18,7 +18,8 @@ def fed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """Return what a layer or a sub-layer is fed: its first argument, ``hidden_states``, or the first tensor."""
     if args:
         return args[0]  # type: ignore[no-any-return]
-    return kwargs.get("hidden_states", next(value for value in kwargs.values() if isinstance(value, Tensor)))
+    tensors = (value for value in kwargs.values() if isinstance(value, Tensor))
+    return kwargs.get("hidden_states", next(tensors, None))  # type: ignore[return-value]
 
 
 def first(output: Any) -> Tensor:
