@@ -50,16 +50,8 @@ class NormWithoutEps(nn.Module):
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
 
 
-class NormWithoutParameters(nn.LayerNorm):
-    """With OLMo's attributes: no weight."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, elementwise_affine=False)
-
-
 class Named(nn.Module):
-    """A layer whose parts have the names that another library gives them: of each sub-layer norm, map, and what else
-    multiplies or drops."""
+    """A layer with another library's names: of each sub-layer norm, map, and what else multiplies or drops."""
 
     def __init__(self, *sublayers: tuple[str, ...]) -> None:
         super().__init__()
@@ -79,17 +71,23 @@ class Named(nn.Module):
         return x
 
 
+class Sizes(nn.Embedding):
+    def forward(self, size: int) -> dict[str, Tensor]:
+        return {"size": self.weight[size]}
+
+
 class Own(nn.Module):
-    """A layer that runs its modules as a function says."""
+    """A layer that runs its modules as a function says, and one beside them that is given no tensor."""
 
     def __init__(self, run: Callable[..., Tensor]) -> None:
         super().__init__()
         self.run, self.drop, self.rate = run, nn.Dropout(0.1), 0.1
         self.attn, self.fc1, self.fc2 = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 16)
-        self.cross = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.cross, self.sizes = nn.MultiheadAttention(16, 2, batch_first=True), Sizes(6, 1)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(16), nn.LayerNorm(16), nn.LayerNorm(16)
 
     def forward(self, x: Tensor, *memory: Tensor) -> Tensor:
+        self.sizes(size=x.size(1))
         return self.run(self, x, *memory)
 
 
@@ -191,7 +189,6 @@ NAMES = [
     ((("attn_ln", "attn"), ("mlp_ln", "mlp")), "ln_post", ALL),  # OpenAI's Whisper
     ((("sa_norm", "attn", "sa_scale"), ("mlp_norm", "mlp", "mlp_scale")), "norm", ALL),  # torchtune
     ((("norm1", "attn", "ls1", "drop_path1"), ("norm2", "mlp", "ls2", "drop_path2")), "norm", ALL),  # timm
-    ((("attention_norm", "attention"), ("ffn_norm", "feed_forward")), "norm", ALL),  # LLaMA
     ((("norm_1", "attn"), ("norm_2", "mlp")), "norm", ALL),  # LitGPT
 ]
 HELD = (
@@ -207,7 +204,7 @@ MODELS = [
     ((NanoBlock, "ln_f"), "hyper_connections"),
     *(
         ((partial(NanoBlock, norm), "ln_f", norm), wiring)
-        for norm in (NormWithoutEps, NormWithoutParameters)
+        for norm in (NormWithoutEps, partial(nn.LayerNorm, elementwise_affine=False))  # OLMo's
         for wiring in ("hyper_connections", "gated_residual")
     ),
     *(
