@@ -145,6 +145,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         "attention_residuals",
     ),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
+    "names of branches side by side": (causal("VaultGemma", num_key_value_heads=2, head_dim=8), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
     "linear attention in three layers of four": (
         lambda: transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**DECODER | LINEAR)),

@@ -177,6 +177,11 @@ DECODERS = {
         _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "pre_mlp_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
     ),
+    # whose names are also those of Cohere's branches side by side
+    "VaultGemma": (
+        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
+        _ffn("mlp", "pre_feedforward_layernorm", inner="mlp.down_proj"),
+    ),
     "GLM-4": (
         _attention("self_attn", "input_layernorm", "post_self_attn_layernorm", _O_PROJ),
         _ffn("mlp", "post_attention_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
