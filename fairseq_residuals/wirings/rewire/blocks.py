@@ -317,7 +317,9 @@ TOP_NORMS = (
     *("embedding_norm", "emb_layer_norm_after", "norm_f", "rms_norm", "ln", "ln_post", "ln_final"),
 )
 """Names of a norm above the layers."""
-LISTS = nn.ModuleList, nn.ModuleDict, nn.Sequential
+UNCALLED = nn.ModuleList, nn.ModuleDict
+"""What holds modules, and is never called as a whole."""
+LISTS = *UNCALLED, nn.Sequential
 
 
 def find_blocks(model: nn.Module) -> list[Blocks]:
@@ -390,8 +392,8 @@ def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, modules: Mapping
     attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if name}
     if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
         return False
-    if not wanted <= modules.keys() or any(isinstance(modules[name], LISTS[:2]) for name in wanted):
-        return False  # what is never called as a whole is no sub-layer
+    if not wanted <= modules.keys() or any(isinstance(modules[name], UNCALLED) for name in wanted):
+        return False
     return all(hasattr(layer, name) for name in attributes)
 
 

@@ -15,7 +15,7 @@ from fairseq_residuals.wirings.core.base import Stream
 
 
 def fed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """Return what a layer or a sub-layer is fed: its first argument, ``hidden_states``, or the first tensor."""
+    """Return what a module is fed: its first argument, ``hidden_states``, or the first tensor; None without one."""
     if args:
         return args[0]  # type: ignore[no-any-return]
     tensors = (value for value in kwargs.values() if isinstance(value, Tensor))

@@ -6,7 +6,7 @@ import copy
 import importlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks, unknown_layers
+from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames, find_blocks, unknown_layers
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
@@ -392,13 +392,19 @@ def _layers(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
     }
 
 
+def _described(model: nn.Module, known: Sequence[Blocks]) -> Iterator[tuple[str, nn.Module, tuple[SubLayerNames, ...]]]:
+    """Yield each layer by its name, with its sub-layers."""
+    for blocks in known:
+        for name, layer in _layers(model, [blocks]).items():
+            yield name, layer, blocks.of_layer(layer)
+
+
 def _ends(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
     """Return the modules by which sub-layers end, but for those of which a wiring is given the sum."""
     return {
         f"{name}.{sub.leave or sub.enter}": layer.get_submodule(sub.leave or sub.enter)
-        for blocks in known
-        for name, layer in _layers(model, [blocks]).items()
-        for sub in blocks.of_layer(layer)
+        for name, layer, sublayers in _described(model, known)
+        for sub in sublayers
         if not sub.beside
     }
 
@@ -406,20 +412,18 @@ def _ends(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
 def _beside(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
     """Return the parts of layers that have parameters and are of no sub-layer."""
     parts = {}
-    for blocks in known:
-        for name, layer in _layers(model, [blocks]).items():
-            used = {place.partition(".")[0] for sub in blocks.of_layer(layer) for place in (*sub.needs, sub.dropout)}
-            for part, module in layer.named_children():
-                if part not in used and [*module.parameters()]:
-                    parts[f"{name}.{part}"] = module
+    for name, layer, sublayers in _described(model, known):
+        used = {place.partition(".")[0] for sub in sublayers for place in (*sub.needs, sub.dropout)}
+        others = {f"{name}.{part}": module for part, module in layer.named_children() if part not in used}
+        parts.update({part: module for part, module in others.items() if [*module.parameters()]})
     return parts
 
 
 def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
     names = []
     for blocks in known:
-        for name, layer in _layers(model, [blocks]).items():
-            names += [f"{name}.{norm}" for sub in blocks.of_layer(layer) for norm in sub.norms]
+        for name, _, sublayers in _described(model, [blocks]):
+            names += [f"{name}.{norm}" for sub in sublayers for norm in sub.norms]
         names += [blocks.norm] if blocks.norm else []
     return names
 

@@ -88,8 +88,7 @@ def calls_of(model: nn.Module, batch: Any) -> dict[str, list[Call]]:
     running: list[Call] = []
 
     def begin(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        is_fed = args or any(isinstance(value, Tensor) for value in kwargs.values())
-        call = Call(name, module, _copied(fed(args, kwargs)) if is_fed else None)
+        call = Call(name, module, _copied(fed(args, kwargs)))
         for outer in running[-1:]:
             outer.inside.append(call)
         running.append(call)
@@ -136,14 +135,15 @@ def _sublayers(layer: Call, post: bool) -> list[SubLayerNames]:
         post: whether norms follow the sums.
     """
     parts = list(layer.parts())
+    called = [call.name for call in parts]
     x, begun, found = layer.given, list[Call](), list[SubLayerNames]()
 
     def ended(total: Tensor | None, norm: str = "") -> bool:
         """Add the sub-layer whose output, or a multiple of it, has been added to the stream; False where it was not."""
+        y = begun[-1].returned if begun else None
         for dropout, scale, factor in _multiples(layer.module):
-            y = begun[-1].returned if begun else None
             if y is not None and same(total, x, factor * y):
-                sub = _described(layer, norm, begun, [call.name for call in parts])
+                sub = _described(layer, norm, begun, called)
                 found.append(replace(sub, dropout=dropout or sub.dropout, scale=scale))
                 return True
         return False
