@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from fairseq_residuals import build_stack
 from fairseq_residuals.lab.compare.entries import load, read_entries
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -53,6 +55,18 @@ def test_a_file_of_ten_lines_is_a_wiring_that_is_called_as_the_file(tmp_path: Pa
     assert (variant.title, variant.code, variant.export_as) == ("halved", "", "")
     assert variant.verified == "nothing"
     assert user_dir is not None and {p.name for p in user_dir.glob("*.py")} == {"__init__.py", "halved.py"}
+
+
+def test_a_file_may_define_a_connection_alone(tmp_path: Path) -> None:
+    alone = TEN_LINES[: TEN_LINES.index("\n\nclass HalfPreLN")]
+    entries, _ = read_entries([file(tmp_path, "by_connection.py", alone)], tmp_path)
+    assert entries[0].residual == "by_connection" and "#" in entries[0].name
+    x, sizes = torch.randn(5, 2, 16), {"depth": 2, "dim": 16, "ffn_dim": 32, "heads": 2}
+    torch.manual_seed(1)
+    stack = build_stack("by_connection", **sizes)
+    torch.manual_seed(1)
+    same = build_stack(VARIANTS["by_connection"].connection, **sizes)
+    assert torch.equal(stack(x), same(x))
 
 
 def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 ``pre_ln``, ``b2t/scale=2``, ``post_ln:0-5,pre_ln:6-17`` and ``mine.py`` are entries; ``@warmup=N`` behind one gives it
 a warm-up of its own. A file is loaded because the user names it. It registers classes by ``register_variant``, or
-defines one subclass of ``Variant``, which then is called as the file is.
+defines one subclass of ``Variant``, or else one of ``Connection``, which then is called as the file is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairseq_residuals.lab.utils.checkout import is_committed
-from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.base import Connection, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import OWN
 from fairseq_residuals.wirings.core.registry import VARIANTS, register_variant
@@ -169,6 +169,7 @@ def load(path: Path, *, wirings: bool = True) -> list[str]:
             spec.loader.exec_module(module)
             own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == name]
             variants = [v for v in own if issubclass(v, Variant)]
+            variants = variants or [_variant_of(v) for v in own if issubclass(v, Connection)]
             if not set(variants) & set(VARIANTS.values()) and (wirings or variants):
                 _register(path, variants)
         except Exception as error:  # whatever a user's file raises
@@ -181,11 +182,16 @@ def load(path: Path, *, wirings: bool = True) -> list[str]:
     return [wiring for wiring, variant in VARIANTS.items() if variant.__module__ == name]
 
 
+def _variant_of(own: type[Connection]) -> type[Variant]:
+    body = {"connection": own, "summation": own.summation, "__module__": own.__module__}
+    return type(own.__name__, (Variant,), body)
+
+
 def _register(path: Path, classes: Sequence[type[Variant]]) -> None:
     if len(classes) != 1:
         raise UserError(
-            f"{path.name} defines {len(classes) or 'no'} wirings: one subclass of Variant takes the file's name, and"
-            " several need @register_variant(name)"
+            f"{path.name} defines {len(classes) or 'no'} wirings: one subclass of Variant or Connection takes the"
+            " file's name, and several need @register_variant(name)"
         )
     (variant,) = classes
     says = {"normalize_before": variant.normalize_before, "title": path.stem}
