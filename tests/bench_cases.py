@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from fairseq_residuals.lab.bench import worker
-from fairseq_residuals.lab.bench.entries import Case, Entry, parse
+from fairseq_residuals.lab.bench.entries import Case, Entry
+from fairseq_residuals.lab.bench.fairseq_models import parse
 from fairseq_residuals.lab.bench.rounds import Failed
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -36,7 +36,6 @@ def train(entry: str | Entry, case: Case = TINY) -> worker.Measured:
 def here(mode: str, entry: Entry, case: Case, timeout: float) -> Any:
     """In place of :func:`fairseq_residuals.lab.bench.rounds.work`: the same in this process, through the same JSON."""
     try:
-        told = json.loads(json.dumps([asdict(entry), asdict(case)]))
-        return json.loads(json.dumps(worker.MODES[mode](Entry(**told[0]), Case(**told[1]))))
+        return json.loads(json.dumps(worker.answer(**json.loads(json.dumps(worker.request(mode, entry, case))))))
     except UserError as error:
         raise Failed(f"not measured: {error}") from error

@@ -11,8 +11,7 @@ from refusals import refusal
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.bench import rounds
-from fairseq_residuals.lab.bench.entries import parse
-from fairseq_residuals.lab.bench.fairseq_models import network
+from fairseq_residuals.lab.bench.fairseq_models import network, parse
 
 DIM, FFN, ENCODER_LAYERS = 16, 32, 2
 DEAD = ENCODER_LAYERS * (4 * DIM * DIM + 4 * DIM + 2 * DIM * FFN + DIM + FFN)

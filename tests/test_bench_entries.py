@@ -9,15 +9,15 @@ import pytest
 import torch
 from bench_cases import TINY, train
 
-from fairseq_residuals.lab.bench.entries import cases, chosen, parse, parse_also
-from fairseq_residuals.lab.bench.fairseq_models import Training, network, settings_of
+from fairseq_residuals.lab.bench.entries import cases, chosen, parse_also
+from fairseq_residuals.lab.bench.fairseq_models import Training, network, parse, settings_of
 from fairseq_residuals.lab.bench.library import load
 from fairseq_residuals.wirings.core.errors import UserError
 
 
 def test_also() -> None:
     found = parse_also("mine = stock MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=5 --dropout=0.3", parse)
-    assert found.name == "mine" and found.network == parse("stock").network
+    assert str(found) == "mine" and found.network == parse("stock").network
     assert found.environment == {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "5"}
     assert settings_of(found, TINY).dropout == 0.3
     for flag in ("--bf16", "--fp16", "--amp", "--update-freq=8", "--packed=full", "--log-residual-stats=10"):
@@ -26,7 +26,9 @@ def test_also() -> None:
 
 
 def test_flags_for_all_come_last() -> None:
-    args = Namespace(beside=["stock-lean"], variants=["b2t"], also=["x=b2t --dropout=0.3"], further=["--dropout=0.2"])
+    args = Namespace(
+        beside=["stock-lean"], variants=["b2t"], also=["x=b2t --dropout=0.3"], further=["--dropout=0.2"], imported=[]
+    )
     assert [settings_of(c, TINY).dropout for c in chosen(args, parse)] == [0.2] * 3
 
 

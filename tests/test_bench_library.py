@@ -11,17 +11,18 @@ import torch
 from bench_cases import TINY, here
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.bench import library, rounds, worker
-from fairseq_residuals.lab.bench.entries import Entry
+from fairseq_residuals.lab.bench import library, rounds
+from fairseq_residuals.lab.bench.entries import Entry, parse_also
+from fairseq_residuals.wirings.core import registry
 from fairseq_residuals.wirings.core.errors import UserError
 
+SIZES = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x6", "--steps", "1", "--warmup", "1", "--repeats", "1"]
 CASE = replace(TINY, tokens=6, dim=96, ffn_dim=192)  # x-transformers wants more than 64 channels
 
 
 def build(entry: Entry) -> torch.nn.Module:
-    make = worker._maker(entry.network)
     try:
-        return make(entry, CASE)
+        return entry.network(entry, CASE)
     except UserError as error:
         pytest.skip(str(error))
 
@@ -49,12 +50,27 @@ def test_pre_ln_of_all_libraries_has_as_many_matrices(names: tuple[str, ...]) ->
     assert counts == {CASE.depths[1] * (4 * 96 * 96 + 2 * 96 * 192)}
 
 
+@pytest.mark.parametrize("name", library.ENTRIES)
+def test_a_label_does_not_change_what_is_built(name: str) -> None:
+    labelled, plain = (build(entry) for entry in (parse_also(f"x={name}", library.parse), library.parse(name)))
+    assert [p.shape for p in labelled.parameters()] == [p.shape for p in plain.parameters()]
+
+
+def test_wirings_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    (tmp_path / "half_a_branch.py").write_text(
+        "from tests import test_own_wiring\nclass Own(test_own_wiring.Halved): pass\n"
+    )
+    flags = [*SIZES, "--wirings", "pre_ln", "half_a_branch", "--beside"]
+    assert main(["--import", str(tmp_path / "half_a_branch.py"), "bench", "library", *flags]) == 0
+    assert "not measured" not in capsys.readouterr().out
+
+
 def test_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(rounds, "work", here)
-    sizes = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x6", "--steps", "1", "--warmup", "1", "--repeats", "1"]
     names = ["--wirings", "pre_ln", "mhc", "--beside", "pytorch", "--also", "ours by oneDNN=pre_ln --onednn"]
     flags = ["--precision", "fp32", "bf16", "--csv", str(tmp_path / "l.csv")]
-    assert main(["bench", "library", *sizes, *names, *flags]) == 0
+    assert main(["bench", "library", *SIZES, *names, *flags]) == 0
     rows = list(csv.DictReader((tmp_path / "l.csv").open()))
     assert len(rows) == 8 and not any(row["failure"] for row in rows)
     speeds = {(row["entry"], row["precision"]): float(row["tokens/s"]) for row in rows}

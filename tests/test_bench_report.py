@@ -14,21 +14,23 @@ from bench_cases import TINY
 
 from fairseq_residuals.lab.bench import rounds
 from fairseq_residuals.lab.bench.command import Report
-from fairseq_residuals.lab.bench.entries import Case, Entry, parse
+from fairseq_residuals.lab.bench.entries import Case, Entry
+from fairseq_residuals.lab.bench.fairseq_models import parse
+from fairseq_residuals.lab.bench.library import ENTRIES
 from fairseq_residuals.lab.bench.rounds import Failed, Line, measure, work
 
 FAILING = """
 import os, signal, torch
 from fairseq_residuals.wirings.core.errors import UserError
 
-def killed(entry, case):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def too_large(entry, case):
-    torch.empty(2**60, dtype=torch.uint8)
-
-def refused(entry, case):
-    raise UserError("mmap_max is " + os.environ["MALLOC_MMAP_MAX_"])
+class Decoder:
+    def __init__(self, **sizes):
+        match os.environ["FAILS"]:
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "too large":
+                torch.empty(2**60, dtype=torch.uint8)
+        raise UserError("mmap_max is " + os.environ["MALLOC_MMAP_MAX_"])
 """
 
 
@@ -88,15 +90,15 @@ def test_a_failure_is_a_line_and_a_remark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("maker", "said"),
+    ("how", "said"),
     [
         ("killed", r"out of memory, or killed by hand \(SIGKILL\)"),
-        ("too_large", "out of memory: .*can't allocate memory"),
+        ("too large", "out of memory: .*can't allocate memory"),
         ("refused", "not measured: mmap_max is 7"),
     ],
 )
-def test_a_process_that_fails_says_why(maker: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "failing.py").write_text(FAILING)
-    environment = {"PYTHONPATH": str(tmp_path), "MALLOC_MMAP_MAX_": "7"}
+def test_a_process_that_fails_says_why(how: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x_transformers.py").write_text(FAILING)
+    environment = {"PYTHONPATH": str(tmp_path), "FAILS": how, "MALLOC_MMAP_MAX_": "7"}
     with pytest.raises(Failed, match=said):
-        work("train", Entry("x", f"failing:{maker}", environment=environment), TINY, 300)
+        work("library", replace(ENTRIES["x-transformers"], environment=environment), TINY, 300)

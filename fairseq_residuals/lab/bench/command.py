@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.bench import library as stacks
-from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, Case, Entry, cases, chosen, parse
-from fairseq_residuals.lab.bench.fairseq_models import settings_of
+from fairseq_residuals.lab.bench.entries import Case, Entry, cases, chosen
+from fairseq_residuals.lab.bench.fairseq_models import ENTRIES, STOCK, settings_of
 from fairseq_residuals.lab.bench.rounds import Line, measure
+from fairseq_residuals.lab.bench.worker import PARSE
 from fairseq_residuals.lab.look.output import MISTAKE_STATUS
 from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.machine import machine
@@ -47,7 +48,6 @@ class Theme:
     tokens: str
     baseline: str
     """The entry that the others are multiples of."""
-    parse: Callable[[str], Entry] = parse
     refuse: Callable[[Entry, Case], object] = settings_of
 
 
@@ -76,7 +76,6 @@ THEMES = {
         "12",
         "8x128",
         stacks.WIRINGS[0],
-        stacks.parse,
         stacks.check,
     ),
 }
@@ -155,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.csv, ())
     device = device_of(args.device)
     theme = THEMES[args.theme]
-    entries = chosen(args, theme.parse)
+    entries = chosen(args, PARSE[args.theme])
     all_cases = cases(args)
     for entry in entries:
         # refused now, not after an hour
@@ -192,7 +191,7 @@ def cells(line: Line, lines: Sequence[Line], baseline: str) -> dict[str, Cell]:
         lines: those of the table, among which ``baseline`` at the same case is looked for.
     """
     row: dict[str, Cell] = dict(
-        zip(WHO, (line.entry.name, line.case.layers, line.case.dimensions, line.case.precision), strict=True)
+        zip(WHO, (str(line.entry), line.case.layers, line.case.dimensions, line.case.precision), strict=True)
     )
     if not line.found:
         return row
@@ -204,7 +203,7 @@ def cells(line: Line, lines: Sequence[Line], baseline: str) -> dict[str, Cell]:
     row |= {f"{phase} s": middle.get(phase) for phase in PHASES}
     if peak:
         row["peak MiB"] = round(peak / MIB, 1)
-    base = next((x for x in lines if x.entry.name == baseline and x.case == line.case), None)
+    base = next((x for x in lines if str(x.entry) == baseline and x.case == line.case), None)
     if base is not None and base.found:
         row[f"x {baseline}"] = base.middle()["step"] / middle["step"]
         if peak and (theirs := base.median("peak_bytes")):
@@ -243,13 +242,13 @@ class Report:
     def remarks(self) -> list[str]:
         """Return what the columns mean, what is not in the table, and why."""
         remarks = [f"{name}: {words}." for name, words in LEGEND.items() if name in self.columns]
-        for entry in {line.entry.name: line.entry for line in self.lines}.values():
+        for entry in {str(line.entry): line.entry for line in self.lines}.values():
             if about := "; ".join(filter(None, (entry.about, entry.own))):
-                remarks.append(f"{entry.name}: {about}.")
+                remarks.append(f"{entry}: {about}.")
         failures: dict[tuple[str, str], list[str]] = {}
         for line in self.lines:
             if line.failure:
-                failures.setdefault((line.entry.name, line.failure), []).append(str(line.case))
+                failures.setdefault((str(line.entry), line.failure), []).append(str(line.case))
         return remarks + [f"{name} ({'; '.join(where)}): {why}." for (name, why), where in failures.items()]
 
     def rows(self) -> list[list[Cell]]:

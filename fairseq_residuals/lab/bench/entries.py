@@ -1,7 +1,4 @@
-"""Subjects of the benchmark: the work (a case), and the models that do it (entries).
-
-An entry is asked for as one of :data:`ENTRIES`, or as a wiring, NAME or NAME/k=v,...
-"""
+"""Subjects of the benchmark: the work (a case), and the models that do it (entries)."""
 
 from __future__ import annotations
 
@@ -11,17 +8,16 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from fairseq_residuals.lab.look.models import architecture_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
 """Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-HERE = "fairseq_residuals.lab.bench"
 
 
 @dataclass(frozen=True)
@@ -110,13 +106,14 @@ def _numbers(flag: str, text: str, count: int, example: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a table; its process imports ``network`` and ``search`` and calls them with the entry and a case."""
+    """One line of a table."""
 
     name: str
-    network: str
-    """MODULE:FUNCTION that makes a :class:`.fairseq_models.Network`."""
-    search: str = ""
-    """MODULE:FUNCTION that makes a function to generate once and give how many tokens."""
+    """Name of a model, or of a wiring with its options, by which its process finds it too."""
+    network: Callable[[Entry, Case], Any]
+    """Maker of a :class:`.fairseq_models.Network`, or of a stack."""
+    search: Callable[[Entry, Case], Callable[[], int]] | None = None
+    """Maker of a function that generates once and returns how many tokens."""
     arch: str = "transformer"
     flags: tuple[str, ...] = ()
     """Flags of fairseq-train, after those that a case makes: the last one wins."""
@@ -124,28 +121,18 @@ class Entry:
     """Variables that its process has beside this one's."""
     about: str = ""
     """A note for readers of a table: what its name does not say."""
+    label: str = ""
+    """Name in the table, where a user gave it another."""
+    files: tuple[Path, ...] = ()
+    """Files of Python that its process executes first."""
+
+    def __str__(self) -> str:
+        return self.label or self.name
 
     @property
     def own(self) -> str:
         """Its variables and flags, as a command line."""
         return shlex.join([*(f"{name}={value}" for name, value in self.environment.items()), *self.flags])
-
-
-SEARCH = f"{HERE}.fairseq_models:search"
-STOCK = Entry(
-    "stock",
-    f"{HERE}.fairseq_models:stock",
-    f"{HERE}.fairseq_models:search_stock",
-    about="fairseq 0.12.2's Post-LN as it ships, with a second, dead copy of its encoder layers' weights, and in"
-    " evaluation their fused kernel",
-)
-ENTRIES = {
-    entry.name: entry
-    for entry in (
-        STOCK,
-        Entry("stock-lean", f"{HERE}.fairseq_models:network", SEARCH, about="stock without the copy and the kernel"),
-    )
-}
 
 
 def chosen(args: Any, parse: Callable[[str], Entry]) -> list[Entry]:
@@ -159,27 +146,12 @@ def chosen(args: Any, parse: Callable[[str], Entry]) -> list[Entry]:
     """
     entries = [parse(text) for text in (*args.beside, *args.variants)]
     entries += [parse_also(text, parse) for text in args.also]
-    names = [entry.name for entry in entries]
+    names = [str(entry) for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{twice!r} is asked for twice; `--also 'LABEL={twice} ...'` gives it another name")
     if not entries:
         raise UserError("there is nothing to measure: name something in --wirings, --beside or --also")
-    return [replace(entry, flags=(*entry.flags, *args.further)) for entry in entries]
-
-
-def parse(text: str) -> Entry:
-    """Return the entry that ``text`` names.
-
-    Raises:
-        UserError: it is none; the message says what is valid.
-    """
-    if text in ENTRIES:
-        return ENTRIES[text]
-    try:
-        arch, flags = architecture_of(text, "translation")
-    except UserError as error:
-        raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
-    return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, arch, flags)
+    return [replace(entry, flags=(*entry.flags, *args.further), files=tuple(args.imported)) for entry in entries]
 
 
 def parse_also(text: str, parse: Callable[[str], Entry]) -> Entry:
@@ -197,4 +169,4 @@ def parse_also(text: str, parse: Callable[[str], Entry]) -> Entry:
             f"--also {text!r} is not understood; valid is such as 'LABEL=pre_ln OMP_NUM_THREADS=1 --dropout=0.3'"
         )
     entry = parse(words[0])
-    return replace(entry, name=label.strip(), flags=(*entry.flags, *flags), environment=variables)
+    return replace(entry, label=label.strip(), flags=(*entry.flags, *flags), environment=variables)

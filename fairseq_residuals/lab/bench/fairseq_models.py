@@ -25,7 +25,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry
 from fairseq_residuals.lab.look import batches
-from fairseq_residuals.lab.look.models import size_flags
+from fairseq_residuals.lab.look.models import architecture_of, size_flags
 from fairseq_residuals.plugin.checkpoints.fairseq_config import task_of
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator, searchable
 from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
@@ -57,7 +57,7 @@ def settings_of(entry: Entry, case: Case) -> Namespace:
     parser = options.get_training_parser()
 
     def refuse(message: str) -> NoReturn:
-        raise UserError(f"{entry.name}: {message}")
+        raise UserError(f"{entry}: {message}")
 
     parser.error = refuse
     flags = [*size_flags(case.arguments(), "translation"), *AS_USERS_GET_IT]
@@ -186,3 +186,34 @@ def _search(made: Network, case: Case) -> Callable[[], int]:
         return sum(len(hypotheses[0]["tokens"]) for hypotheses in found)
 
     return run
+
+
+STOCK = Entry(
+    "stock",
+    stock,
+    search_stock,
+    about="fairseq 0.12.2's Post-LN as it ships, with a second, dead copy of its encoder layers' weights, and in"
+    " evaluation their fused kernel",
+)
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        STOCK,
+        Entry("stock-lean", network, search, about="stock without the copy and the kernel"),
+    )
+}
+
+
+def parse(text: str) -> Entry:
+    """Return the entry that ``text`` names: one of :data:`ENTRIES`, or a wiring, NAME or NAME/k=v,...
+
+    Raises:
+        UserError: it is none; the message says what is valid.
+    """
+    if text in ENTRIES:
+        return ENTRIES[text]
+    try:
+        arch, flags = architecture_of(text, "translation")
+    except UserError as error:
+        raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
+    return Entry(text, network, search, arch, flags)

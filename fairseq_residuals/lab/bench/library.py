@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.bench.entries import HERE, PRECISIONS, Case, Entry
+from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -131,16 +131,16 @@ def hyper_connections(entry: Entry, case: Case) -> nn.Module:
 
 
 ENTRIES = {
-    name: Entry(name, f"{HERE}.library:{maker}", about=about)
+    name: Entry(name, maker, about=about)
     for name, maker, about in (
-        ("pytorch", "pytorch", "nn.TransformerEncoder, norm first"),
-        ("gpt2", "transformers", "of transformers: Pre-LN"),
-        ("llama", "transformers", "of transformers: Pre-LN with RMSNorm, rotary positions, SwiGLU, no biases"),
-        ("x-transformers", "x_transformers", "its default: Pre-LN"),
-        ("x-transformers-mhc", "x_transformers", f"{STREAMS} streams, 20 Sinkhorn steps"),
-        ("x-transformers-attention-residuals", "x_transformers", "over all sub-layers; its queries depend on x"),
-        ("hyper-connections", "hyper_connections", f"lucidrains' library around GPT-2's sub-layers, {STREAMS} streams"),
-        ("hyper-connections-mhc", "hyper_connections", f"the same with its mHC, {STREAMS} streams"),
+        ("pytorch", pytorch, "nn.TransformerEncoder, norm first"),
+        ("gpt2", transformers, "of transformers: Pre-LN"),
+        ("llama", transformers, "of transformers: Pre-LN with RMSNorm, rotary positions, SwiGLU, no biases"),
+        ("x-transformers", x_transformers, "its default: Pre-LN"),
+        ("x-transformers-mhc", x_transformers, f"{STREAMS} streams, 20 Sinkhorn steps"),
+        ("x-transformers-attention-residuals", x_transformers, "over all sub-layers; its queries depend on x"),
+        ("hyper-connections", hyper_connections, f"lucidrains' library around GPT-2's sub-layers, {STREAMS} streams"),
+        ("hyper-connections-mhc", hyper_connections, f"the same with its mHC, {STREAMS} streams"),
     )
 }
 
@@ -159,7 +159,7 @@ def parse(text: str) -> Entry:
         Wiring.parse(wiring)
     except UserError as error:
         raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
-    return Entry(text, f"{HERE}.library:ours", arch=wiring)
+    return Entry(text, ours, arch=wiring)
 
 
 def check(entry: Entry, case: Case) -> None:
@@ -169,7 +169,7 @@ def check(entry: Entry, case: Case) -> None:
         UserError: a flag is unknown, or the depth is that of a pair.
     """
     if unknown := [flag for flag in entry.flags if flag not in FLAGS]:
-        raise UserError(f"{entry.name}: {unknown[0]} is not known; valid are {', '.join(FLAGS)}")
+        raise UserError(f"{entry}: {unknown[0]} is not known; valid are {', '.join(FLAGS)}")
     if "-" in case.layers:
         raise UserError(f"--layers {case.layers} is for an encoder and a decoder; these stacks have one number")
 

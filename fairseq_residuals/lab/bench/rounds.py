@@ -13,10 +13,10 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from fairseq_residuals.lab.bench.entries import Case, Entry
-from fairseq_residuals.lab.bench.worker import REFUSED, Measured
+from fairseq_residuals.lab.bench.worker import REFUSED, Measured, request
 from fairseq_residuals.plugin.progress import say
 
 
@@ -55,12 +55,12 @@ def measure(lines: Sequence[Line], mode: str, rounds: int, timeout: float) -> It
         for line in lines:
             if line.failure:
                 continue
-            say(f"round {number} of {rounds}: {line.entry.name}, {line.case}")
+            say(f"round {number} of {rounds}: {line.entry}, {line.case}")
             try:
                 line.found.append(work(mode, line.entry, line.case, timeout))
             except Failed as failure:
                 line.failure = str(failure)
-                say(f"{line.entry.name}, {line.case}: {failure}")
+                say(f"{line.entry}, {line.case}: {failure}")
         yield number
 
 
@@ -73,7 +73,7 @@ def work(mode: str, entry: Entry, case: Case, timeout: float) -> Measured:
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "fairseq_residuals.lab.bench.worker"],
-            input=json.dumps({"mode": mode, "entry": asdict(entry), "case": asdict(case)}),
+            input=json.dumps(request(mode, entry, case)),
             capture_output=True,
             text=True,
             env={**os.environ, **entry.environment},

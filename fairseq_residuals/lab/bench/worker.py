@@ -9,8 +9,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import torch
 
 from fairseq_residuals.lab.bench import library as stacks
 from fairseq_residuals.lab.bench.entries import Case, Entry
-from fairseq_residuals.lab.bench.fairseq_models import Training
+from fairseq_residuals.lab.bench.fairseq_models import Training, parse
+from fairseq_residuals.lab.compare.entries import load
 from fairseq_residuals.wirings.core.errors import UserError
 
 Measured = dict[str, Any]
@@ -29,26 +30,43 @@ REFUSED = 3
 
 
 def main() -> int:
-    request = json.loads(sys.stdin.read())
+    asked = json.loads(sys.stdin.read())
     # if memory runs out, the kernel is to end this process and no other
     Path("/proc/self/oom_score_adj").write_text("1000")
     try:
-        print(json.dumps(MODES[request["mode"]](Entry(**request["entry"]), Case(**request["case"]))))
+        print(json.dumps(answer(**asked)))
     except UserError as error:
         print(error)
         return REFUSED
     return 0
 
 
+def request(mode: str, entry: Entry, case: Case) -> dict[str, Any]:
+    """Return what :func:`answer` is to be called with, as JSON can have it."""
+    files = [str(path) for path in entry.files]
+    return {"mode": mode, "name": entry.name, "flags": entry.flags, "files": files, "case": asdict(case)}
+
+
+def answer(mode: str, name: str, flags: Sequence[str], files: Sequence[str], case: Mapping[str, Any]) -> Measured:
+    """Measure an entry at a case.
+
+    Raises:
+        UserError: there is nothing to measure.
+    """
+    for path in files:
+        load(Path(path), wirings=False)
+    return MODES[mode](replace(PARSE[mode](name), flags=tuple(flags)), Case(**case))
+
+
 def train(entry: Entry, case: Case) -> Measured:
     """Time steps of fairseq's training."""
-    return _timed(Training(_maker(entry.network)(entry, case), case), case)
+    return _timed(Training(entry.network(entry, case), case), case)
 
 
 def library(entry: Entry, case: Case) -> Measured:
     """Time steps of a stack without fairseq."""
     torch.manual_seed(case.seed)
-    return _timed(stacks.Training(_maker(entry.network)(entry, case), case, tuple(entry.flags)), case)
+    return _timed(stacks.Training(entry.network(entry, case), case, tuple(entry.flags)), case)
 
 
 def _timed(training: Training | stacks.Training, case: Case) -> Measured:
@@ -92,7 +110,8 @@ def _step(training: Training | stacks.Training, device: torch.device) -> tuple[f
 def generate(entry: Entry, case: Case) -> Measured:
     """Time searches; the median."""
     device = torch.device(case.device)
-    run: Callable[[], int] = _maker(entry.search)(entry, case)
+    assert entry.search is not None
+    run = entry.search(entry, case)
     for _ in range(case.warmup):
         run()
     timed = []
@@ -103,7 +122,9 @@ def generate(entry: Entry, case: Case) -> Measured:
     return {"step": sorted(timed)[(len(timed) - 1) // 2], "tokens": tokens, "peak_bytes": _peak(device)}
 
 
-MODES: dict[str, Callable[..., Measured]] = {"train": train, "generate": generate, "library": library}
+MODES: dict[str, Callable[[Entry, Case], Measured]] = {"train": train, "generate": generate, "library": library}
+PARSE: dict[str, Callable[[str], Entry]] = {"train": parse, "generate": parse, "library": stacks.parse}
+"""Functions that find an entry by its name."""
 
 
 def _peak(device: torch.device) -> int | None:
@@ -120,12 +141,6 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _maker(reference: str) -> Callable[[Entry, Case], Any]:
-    """Return a function of an entry, from "module:function"."""
-    module, _, function = reference.partition(":")
-    return getattr(import_module(module), function)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":
