@@ -106,7 +106,10 @@ def wav2vec2_that_skips() -> Any:
         ),
         (
             framework,
-            {"blocks": replace(described(), sublayers=(SubLayerNames("self", "attention", norm="norm1"),))},
+            {
+                "blocks": replace(described(), sublayers=(SubLayerNames("self", "attention", norm="norm1"),)),
+                "batch": torch.randn(2, 5, 16),
+            },
             "a layer of blocks has no attention",
         ),
         (bart_that_skips, {}, "BartEncoder skips layers in training"),

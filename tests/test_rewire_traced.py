@@ -190,6 +190,7 @@ NAMES = [
     ((("sa_norm", "attn", "sa_scale"), ("mlp_norm", "mlp", "mlp_scale")), "norm", ALL),  # torchtune
     ((("norm1", "attn", "ls1", "drop_path1"), ("norm2", "mlp", "ls2", "drop_path2")), "norm", ALL),  # timm
     ((("norm_1", "attn"), ("norm_2", "mlp")), "norm", ALL),  # LitGPT
+    ((("input_layernorm", "self_attn"), ("norm2", "mlp")), "norm", ALL),  # as in Cohere's layers, but in series
 ]
 HELD = (
     nn.ModuleList,

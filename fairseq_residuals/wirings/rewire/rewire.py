@@ -44,6 +44,10 @@ DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
 """Options, all for training alone, by which a wiring draws the weights of sub-layers."""
 
 
+class Unlike(UserError):
+    """A model that does not compute what it is described to compute."""
+
+
 def rewire(
     model: Model,
     variant: Named,
@@ -83,27 +87,18 @@ def rewire(
         raise UserError("this model is rewired already; rewire a fresh one")
     whole, model = model, getattr(model, "get_base_model", lambda: model)()  # PEFT has a model within its own
     wiring = parse_wiring(variant, options)
-    if blocks is None:
-        blocks = find_blocks(model) or trace_blocks(model, example_for(model) if batch is None else batch)
-        if not blocks:
-            raise unknown_layers(model)
-    known = [blocks] if isinstance(blocks, Blocks) else list(blocks)
-    _check_layers(model, known)
-    norms = {name: model.get_submodule(name) for name in _norms(model, known)}
+    given = [blocks] if isinstance(blocks, Blocks) else list(blocks or ())
+    named = [] if given else find_blocks(model)
     batch = example_for(model) if batch is None else batch
-    with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
-        with recorded(norms | _layers(model, known) | _ends(model, known) | _beside(model, known)) as seen:
-            before = outputs_of(model, batch)
-        known = [_measured(model, blocks, *seen) for blocks in known]
-        wiring = fitted(wiring, model, known, start)
-        known = _confirmed(model, known, batch, before)
-        stacks = attach(model, known, wiring, start)
-        try:
-            _settle(model, stacks, wiring, start, batch, before, seen)
-        except Exception:
-            for stack in stacks:
-                stack.detach()
+    known = given or named or trace_blocks(model, batch)
+    if not known:
+        raise unknown_layers(model)
+    try:
+        known, wiring, stacks = _wire(model, known, wiring, start, batch)
+    except Unlike:  # names of one's own layers may be those of others
+        if not (named and (known := trace_blocks(model, batch))):
             raise
+        known, wiring, stacks = _wire(model, known, wiring, start, batch)
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
@@ -171,6 +166,32 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
             module.freeze_uncalled()  # transformers has put trained parameters in their places
     model.__class__ = base
     return (model, told) if tells else model
+
+
+def _wire(
+    model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str, batch: Any
+) -> tuple[list[Blocks], Wiring, list[Rewiring]]:
+    """Wire layers as they are described.
+
+    Returns:
+        The description with what was measured, the wiring with the options that the model needs, and its stacks.
+    """
+    _check_layers(model, known)
+    norms = {name: model.get_submodule(name) for name in _norms(model, known)}
+    with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
+        with recorded(norms | _layers(model, known) | _ends(model, known) | _beside(model, known)) as seen:
+            before = outputs_of(model, batch)
+        known = [_measured(model, blocks, *seen) for blocks in known]
+        wiring = fitted(wiring, model, known, start)
+        known = _confirmed(model, known, batch, before)
+        stacks = attach(model, known, wiring, start)
+        try:
+            _settle(model, stacks, wiring, start, batch, before, seen)
+        except Exception:
+            for stack in stacks:
+                stack.detach()
+            raise
+    return known, wiring, stacks
 
 
 def _own_config(model: Any) -> None:
@@ -338,7 +359,7 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[T
     """Return the description by which the model computes what it does: norms before sub-layers, or after sums.
 
     Raises:
-        UserError: neither.
+        Unlike: neither.
     """
     differences = []
     for post in (known[0].post_norm, not known[0].post_norm):
@@ -354,7 +375,7 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[T
                 stack.detach()
         if differences[-1] <= tolerance_of(model):
             return described
-    raise UserError(
+    raise Unlike(
         f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x elsewhere"
         f" too: outputs would differ by {min(differences):.1e} of their standard deviation; describe the layers by"
         " blocks="
