@@ -90,15 +90,15 @@ def rewire(
     given = [blocks] if isinstance(blocks, Blocks) else list(blocks or ())
     named = [] if given else find_blocks(model)
     batch = example_for(model) if batch is None else batch
-    known = given or named or trace_blocks(model, batch)
-    if not known:
-        raise unknown_layers(model)
-    try:
-        known, wiring, stacks = _wire(model, known, wiring, start, batch)
-    except Unlike:  # names of one's own layers may be those of others
-        if not (named and (known := trace_blocks(model, batch))):
-            raise
-        known, wiring, stacks = _wire(model, known, wiring, start, batch)
+    error = unknown_layers(model)
+    for known, exactly in [(given, False)] if given else _descriptions(model, named, batch):
+        try:
+            known, wiring, stacks = _wire(model, known, wiring, start, batch, exactly)
+            break
+        except Unlike as unlike:
+            error = unlike
+    else:
+        raise error
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
@@ -168,13 +168,36 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     return (model, told) if tells else model
 
 
+def _descriptions(model: nn.Module, named: list[Blocks], batch: Any) -> Iterator[tuple[list[Blocks], bool]]:
+    """Yield what the layers may be, and whether outputs have to be equal to the last digit.
+
+    Names may be those of others, and what is wrong may be close, above all in half precision. Branches side by side are
+    known by names alone, and added up in another order.
+    """
+    if named:
+        yield named, True
+    try:
+        traced = trace_blocks(model, batch)
+    except UserError:
+        if not named:
+            raise
+        traced = []
+    if named and traced:
+        yield traced, True
+    yield from ((known, False) for known in (named, traced) if known)
+
+
 def _wire(
-    model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str, batch: Any
+    model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str, batch: Any, exactly: bool
 ) -> tuple[list[Blocks], Wiring, list[Rewiring]]:
     """Wire layers as they are described.
 
     Returns:
         The description with what was measured, the wiring with the options that the model needs, and its stacks.
+
+    Raises:
+        Unlike: the model does not compute what is described.
+        UserError: as :func:`rewire`.
     """
     _check_layers(model, known)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
@@ -183,7 +206,7 @@ def _wire(
             before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
-        known = _confirmed(model, known, batch, before)
+        known = _confirmed(model, known, batch, before, 0.0 if exactly else tolerance_of(model))
         stacks = attach(model, known, wiring, start)
         try:
             _settle(model, stacks, wiring, start, batch, before, seen)
@@ -355,7 +378,9 @@ def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection
                 setattr(norm, attribute, float(value))
 
 
-def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[Tensor]) -> list[Blocks]:
+def _confirmed(
+    model: nn.Module, known: list[Blocks], batch: Any, before: list[Tensor], tolerance: float
+) -> list[Blocks]:
     """Return the description by which the model computes what it does: norms before sub-layers, or after sums.
 
     Raises:
@@ -373,7 +398,7 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: list[T
         finally:
             for stack in stacks:
                 stack.detach()
-        if differences[-1] <= tolerance_of(model):
+        if differences[-1] <= tolerance:
             return described
     raise Unlike(
         f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x elsewhere"
