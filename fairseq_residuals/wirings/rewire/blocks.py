@@ -173,51 +173,24 @@ DECODERS = {
         _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
-    "AFMoE": (
-        _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
-        _ffn("mlp", "pre_mlp_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
-    ),
-    # whose names are also those of Cohere's branches side by side
-    "VaultGemma": (
-        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
-        _ffn("mlp", "pre_feedforward_layernorm", inner="mlp.down_proj"),
-    ),
-    "GLM-4": (
-        _attention("self_attn", "input_layernorm", "post_self_attn_layernorm", _O_PROJ),
-        _ffn("mlp", "post_attention_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
-    ),
-    # experts and the FFN that all positions have read one norm, or one of them is there
+    # experts and the FFN that all positions have read one norm
     **{
-        f"Granite 4's {mixer} and {ffn}": (
+        f"Granite 4's {mixer}": (
             _attention(mixer, "input_layernorm", inside=_O_PROJ, scale="residual_multiplier"),
-            _ffn(enter, "post_attention_layernorm", leave, beside=beside, scale="residual_multiplier"),
-        )
-        for ffn, enter, leave, beside in (
-            ("both", "post_attention_layernorm", "block_sparse_moe", "shared_mlp"),
-            ("experts", "block_sparse_moe", "", ""),
-            ("FFN", "shared_mlp", "", ""),
+            _ffn(
+                enter="post_attention_layernorm",
+                norm="post_attention_layernorm",
+                leave="block_sparse_moe",
+                beside="shared_mlp",
+                scale="residual_multiplier",
+            ),
         )
         for mixer in ("self_attn", "mamba")
     },
-    "HyperCLOVA X": (
-        _attention("self_attn", "input_layernorm", "post_norm1", _O_PROJ, scale="residual_multiplier"),
-        _ffn("mlp", "post_attention_layernorm", "post_norm2", "mlp.down_proj", scale="residual_multiplier"),
-    ),
-    "Phi-3": (
-        _attention("self_attn", "input_layernorm", "resid_attn_dropout", inner="self_attn.o_proj"),
-        _ffn("mlp", "post_attention_layernorm", "resid_mlp_dropout", "mlp.down_proj"),
-    ),
-    "StableLM, Persimmon": (
+    "Llama": (
         _attention("self_attn", "input_layernorm", inside=_O_PROJ),
-        _ffn("mlp", "post_attention_layernorm", "dropout", "mlp.down_proj"),
+        _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj"),
     ),
-    **{
-        name: (
-            _attention("self_attn", "input_layernorm", inside=_O_PROJ, scale=scale),
-            _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj", scale=scale),
-        )
-        for name, scale in {"Granite": "residual_multiplier", "MiniCPM3": "residual_scale", "Llama": ""}.items()
-    },
     "GPT-2 with cross-attention": (
         _attention("attn", "ln_1", inner="attn.c_proj"),
         _attention("crossattention", "ln_cross_attn", kind="cross", inner="crossattention.c_proj"),
