@@ -2,9 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from fairseq_residuals import build_stack
 from fairseq_residuals.lab.compare.entries import load, read_entries
@@ -61,12 +61,8 @@ def test_a_file_may_define_a_connection_alone(tmp_path: Path) -> None:
     alone = TEN_LINES[: TEN_LINES.index("\n\nclass HalfPreLN")]
     entries, _ = read_entries([file(tmp_path, "by_connection.py", alone)], tmp_path)
     assert entries[0].residual == "by_connection" and "#" in entries[0].name
-    x, sizes = torch.randn(5, 2, 16), {"depth": 2, "dim": 16, "ffn_dim": 32, "heads": 2}
-    torch.manual_seed(1)
-    stack = build_stack("by_connection", **sizes)
-    torch.manual_seed(1)
-    same = build_stack(VARIANTS["by_connection"].connection, **sizes)
-    assert torch.equal(stack(x), same(x))
+    stack: Any = build_stack("by_connection", depth=2, dim=16, heads=2, ffn_dim=32)
+    assert type(stack[0].ffn_connection).__name__ == "Half"
 
 
 def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
