@@ -57,11 +57,10 @@ def test_pre_ln_of_all_libraries_has_as_many_matrices(names: tuple[str, ...]) ->
 
 def test_wirings_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    (tmp_path / "half_a_branch.py").write_text(
-        "from tests import test_own_wiring\nclass Own(test_own_wiring.Halved): pass\n"
-    )
+    mine = tmp_path / "half_a_branch.py"
+    mine.write_text("from tests import test_own_wiring\nclass Own(test_own_wiring.Halved): pass\n")
     flags = [*SIZES, "--wirings", "pre_ln", "half_a_branch", "--beside"]
-    assert main(["--import", str(tmp_path / "half_a_branch.py"), "bench", "library", *flags]) == 0
+    assert main(["--import", str(mine), "bench", "library", *flags]) == 0
     assert "not measured" not in capsys.readouterr().out
 
 

@@ -254,6 +254,19 @@ def test_other_layers_are_refused(run: Callable[..., Tensor], message: str) -> N
         rewire(BlockModel(partial(Own, run)), "attention_residuals", start="paper", batch=X)
 
 
+class Looping(BlockModel):
+    def forward(self, x: Tensor) -> Tensor:
+        for sublayer in (part for parts in self.h.children() for part in parts.children()):
+            x = x + sublayer(x)
+        return self.norm(x)  # type: ignore[no-any-return,operator]
+
+
+def test_sublayers_that_the_model_calls_itself_are_refused() -> None:
+    model = Looping(lambda: nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)]))
+    with pytest.raises(UserError, match=r"there is no module for a layer: put wrap\(variant, h, \.\.\.\)"):
+        rewire(model, "mhc", batch=X)
+
+
 def test_what_did_not_run_is_refused() -> None:
     model: Any = rewire(BlockModel(partial(Own, one_dropout)), "mhc", batch=X)
     with pytest.raises(UserError, match="norm3 of Own did not run when the model was rewired"):

@@ -26,7 +26,7 @@ ANALYSES = ("gradients", "similarity", "change", "weights")
 class Command(NamedTuple):
     name: str
     argv: Callable[[Path, Path], list[str]]
-    """Of the file, which lies in the folder that the command runs in, and of the folder of `tiny_input.prepare`."""
+    """Of the file, in the folder that the command runs in, and of that of `test_hostile_commands.prepare`."""
     sentence: str = "{}"
     """A pattern for what this command says; ``{}``: what the reader says; empty: fairseq or Python refuses the file."""
     stdin: str = ""
@@ -47,7 +47,7 @@ def _training(name: str, flag: str) -> Command:
 
 
 def training(folder: Path) -> list[str]:
-    """The command line that trains a tiny model on the data of :func:`tiny_input.prepare`."""
+    """The command line that trains a tiny model on the data of :func:`test_hostile_commands.prepare`."""
     flags = ["fairseq-train", str(folder / "pair"), "--user-dir", PLUGIN, *LANGUAGES, "--batch-size", "4"]
     return [*flags, "--arch", "transformer_b2t_6l", *SIZES, *TRAINING]
 

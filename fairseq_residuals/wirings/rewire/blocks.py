@@ -329,7 +329,13 @@ def unknown_layers(model: nn.Module) -> UserError:
     }
     # layers are mostly of one class
     path = max(lists, key=lambda path: (len({*map(type, lists[path].children())}) == 1, len(lists[path])), default="")
-    parts = [name for name, _ in next(lists[path].children()).named_children()] if lists else []
+    layer = next(lists[path].children()) if lists else nn.Module()
+    if isinstance(layer, UNCALLED):
+        return UserError(
+            f"{type(model).__name__} runs the sub-layers in {path} itself, and there is no module for a layer: put"
+            f" wrap(variant, {path}, ...) into the place of its loop"
+        )
+    parts = [name for name, _ in layer.named_children()]
     there = f": {path} has layers of {', '.join(parts)}" if parts else ""
     return UserError(
         f"{type(model).__name__} has no layers of a structure that is known{there}; describe them by"
