@@ -334,6 +334,12 @@ def test_a_residual_connection_inside_is_told(caplog: pytest.LogCaptureFixture) 
         wrap("pre_ln", [[nn.Linear(16, 16), Residual(norm)]], dim=16)
         assert [record.getMessage().split(",")[0] for record in caplog.records] == ["the FFN of layer 0"]
     caplog.clear()
+    first = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16))
+    for wiring in ("b2t", "re_zero"):
+        wrap(wiring, [[nn.Linear(16, 16), first]], dim=16)
+    (told,) = caplog.records  # by the one that has norms
+    assert "by a norm of its own, 0, and the wiring has a norm too" in told.getMessage()
+    caplog.clear()
     wrap("pre_ln", [[Masked(), nn.Linear(16, 16)], [nn.Linear(16, 16)] * 2], dim=16)
     wrap("hyper_connections", of_ones_own(ours("encoder")), dim=16)
     assert not caplog.records

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -36,6 +37,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.gpas import ActivationScaling
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context, Layer, keys_and_values
+from fairseq_residuals.wirings.core.norms import is_norm, looks_like_norm
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.value_residual import ValueResidual
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -228,7 +230,7 @@ def _check_unused(stack: WrappedStack, name: str, variant: str) -> None:
 
 
 def _warn(stack: WrappedStack, wiring: Wiring) -> None:
-    """Say what a user may not expect: weights that stay, and sub-layers with a residual connection of their own."""
+    """Say what a user may not expect: weights that stay, and residual connections or norms within sub-layers."""
     for part, (variant, layers) in zip(wiring.parts, stack.segments(), strict=True):
         if _scales(variant, len(layers)):
             logger.warning(
@@ -238,15 +240,24 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
                 part.name,
             )
     first = stack[0]
-    for kind, name, _ in first.slots:
+    for kind, name, connects in first.slots:
         module = first.get_submodule(name)
-        if (alike := likeness(module, stack.shape.dim)) > RESIDUAL:
+        alike, norm = tried(module, stack.shape.dim)
+        if alike > RESIDUAL:
             logger.warning(
                 "%s of layer 0, %s, returns what it is fed and something more (they correlate by %.2f): if it adds a"
                 " residual connection of its own, wrap what is inside, for the wiring adds one too",
                 NAMES[kind],
                 type(module).__name__,
                 alike,
+            )
+        if norm and any(is_norm(part) for part in first.get_submodule(connects).modules()):
+            logger.warning(
+                "%s of layer 0, %s, normalises what it is fed by a norm of its own, %s, and the wiring has a norm too:"
+                " nn.Identity() in its place gives the paper's wiring",
+                NAMES[kind],
+                type(module).__name__,
+                norm,
             )
 
 
@@ -260,23 +271,35 @@ def _scales(variant: Variant, depth: int) -> bool:
     return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
 
 
-def likeness(module: nn.Module, dim: int) -> float:
-    """Return how a sub-layer's output correlates with a random input; 0 where it does not run by itself."""
+def tried(module: nn.Module, dim: int) -> tuple[float, str]:
+    """Return how a sub-layer's output correlates with a random input, and the name of a norm that is fed that input.
+
+    They are 0 and empty where it does not run by itself.
+    """
     like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
     if isinstance(module, MultiheadAttention | FeedForward | nn.MultiheadAttention) or like.is_meta:
-        return 0.0
+        return 0.0, ""
     h = torch.randn(8, 8, dim, generator=torch.Generator().manual_seed(1)).to(like.device, like.dtype)
-    try:
-        with torch.random.fork_rng(), evaluating(module):  # running statistics are to stay as they are
-            y = module(h)
-    except Exception as error:
-        # it needs more than its input, which the first batch will bring
-        logger.debug("%s was not tried: %s", type(module).__name__, error)
-        return 0.0
+    fed: list[str] = []
+
+    def note(name: str, norm: nn.Module, args: tuple[Any, ...]) -> None:
+        fed.extend(name for x in args if x is h)
+
+    with ExitStack() as hooks, torch.random.fork_rng():
+        for name, part in module.named_modules():
+            if name and looks_like_norm(part, name):
+                hooks.callback(part.register_forward_pre_hook(partial(note, name)).remove)
+        try:
+            with evaluating(module):  # running statistics are to stay as they are
+                y = module(h)
+        except Exception as error:
+            # it needs more than its input, which the first batch will bring
+            logger.debug("%s was not tried: %s", type(module).__name__, error)
+            return 0.0, ""
     y = y[0] if isinstance(y, tuple) else y
     if not isinstance(y, Tensor) or y.shape != h.shape:
-        return 0.0
-    return float(torch.corrcoef(torch.stack([h.flatten(), y.flatten()]).float())[0, 1])
+        return 0.0, ""
+    return float(torch.corrcoef(torch.stack([h.flatten(), y.flatten()]).float())[0, 1]), next(iter(fed), "")
 
 
 def _follow(stack: WrappedStack, modules: list[nn.Module]) -> None:

@@ -19,6 +19,7 @@ and there is a GPU: it is then a kernel of apex, with the same names and up to r
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 
 import torch
@@ -96,6 +97,12 @@ def takes_eps(norm_type: str) -> bool:
 def is_norm(module: nn.Module) -> bool:
     """Return whether it is a norm of any kind, or stands where one does."""
     return hasattr(module, "normalized_shape")
+
+
+def looks_like_norm(module: nn.Module, name: str) -> bool:
+    """Return whether a module of somebody else is known as a norm, or it or its class is called one."""
+    called = f"{type(module).__name__} {name.rpartition('.')[2]}".lower()
+    return is_norm(module) or re.search(r"norm|\bln", called) is not None
 
 
 class ScaleNorm(nn.Module):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.core.base import Kind
-from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.norms import looks_like_norm
 from fairseq_residuals.wirings.rewire.blocks import LISTS, Blocks, SubLayerNames, one_stack_or_pair
 from fairseq_residuals.wirings.rewire.outputs import TOLERANCE, Dropouts, acting, difference_of, drawn, outputs_of
 from fairseq_residuals.wirings.rewire.passes import fed, first
@@ -44,9 +44,8 @@ class Call:
 
     @property
     def is_norm(self) -> bool:
-        """Whether it is known as a norm, or called one."""
-        names = f"{type(self.module).__name__} {self.name.rpartition('.')[2]}".lower()
-        return is_norm(self.module) or re.search(r"norm|\bln", names) is not None
+        """Whether it is a norm by all that is known."""
+        return looks_like_norm(self.module, self.name)
 
     @property
     def is_bare(self) -> bool:
