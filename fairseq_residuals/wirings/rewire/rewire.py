@@ -6,6 +6,7 @@ import copy
 import importlib
 import itertools
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames, find_
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
+    TOLERANCE,
     Dropouts,
     acting,
     difference_of,
@@ -38,6 +40,7 @@ from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
 
 Model = TypeVar("Model", bound=nn.Module)
+logger = logging.getLogger(__name__)
 SETTINGS = "fairseq_residuals"
 """Attribute of a config of transformers: how the model is wired."""
 DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
@@ -399,6 +402,14 @@ def _confirmed(
             for stack in stacks:
                 stack.detach()
         if differences[-1] <= tolerance:
+            if differences[-1] > TOLERANCE:
+                logger.warning(
+                    "outputs of %s differ by %.1e of their standard deviation as its layers are described, which"
+                    " rounding in %s may explain: rewire it in float32 to be sure",
+                    type(model).__name__,
+                    differences[-1],
+                    next(model.parameters()).dtype,
+                )
             return described
     raise Unlike(
         f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x elsewhere"
