@@ -229,18 +229,17 @@ def test_layers_of_ones_own(parts: tuple[Any, ...], wiring: str) -> None:
         assert not torch.allclose(model(X), before, rtol=1e-2)
 
 
-def test_half_precision_hides_no_other_structure(caplog: pytest.LogCaptureFixture) -> None:
-    """Cohere's, with branches side by side, would be as close as rounding is."""
+def test_half_precision_hides_no_other_structure() -> None:
+    """Cohere's, with branches side by side, is about as close as rounding is."""
     model = BlockModel(partial(Named, ("input_layernorm", "self_attn"), ("norm2", "mlp"))).bfloat16()
     for parameter in model.h.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(0.2)
     wrong = Blocks("h", (SubLayerNames("self", "", "self_attn", "input_layernorm", beside="mlp"),), "norm")
-    rewire(copy.deepcopy(model), "layer_scale", batch=X.bfloat16(), blocks=wrong)
-    assert "which rounding in torch.bfloat16 may explain" in caplog.text
-    caplog.clear()
+    with pytest.raises(UserError, match="do not compute"):
+        rewire(model, "layer_scale", batch=X.bfloat16(), blocks=wrong)
     rewire(model, "layer_scale", batch=X.bfloat16())
-    assert sum(name.endswith("gain") for name, _ in model.named_parameters()) == 6 and not caplog.text
+    assert sum(name.endswith("gain") for name, _ in model.named_parameters()) == 6
 
 
 UNKNOWN = "no layers of a structure that is known: h has layers of drop, attn, fc1"

@@ -6,7 +6,6 @@ import copy
 import importlib
 import itertools
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames, find_
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
-    TOLERANCE,
     Dropouts,
     acting,
     difference_of,
@@ -40,7 +38,6 @@ from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
 
 Model = TypeVar("Model", bound=nn.Module)
-logger = logging.getLogger(__name__)
 SETTINGS = "fairseq_residuals"
 """Attribute of a config of transformers: how the model is wired."""
 DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
@@ -209,10 +206,17 @@ def _wire(
             before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
-        known = _confirmed(model, known, batch, before, 0.0 if exactly else tolerance_of(model))
+        all_ends = [
+            layer.get_submodule(end)
+            for _, layer, sublayers in _described(model, known)
+            for sub in sublayers
+            for end in filter(None, (sub.leave or sub.enter, sub.beside))
+        ]
+        tolerance = tolerance_of(model, all_ends, batch, before)
+        known = _confirmed(model, known, batch, before, 0.0 if exactly else tolerance)
         stacks = attach(model, known, wiring, start)
         try:
-            _settle(model, stacks, wiring, start, batch, before, seen)
+            _settle(model, stacks, wiring, start, batch, before, tolerance, seen)
         except Exception:
             for stack in stacks:
                 stack.detach()
@@ -310,7 +314,14 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
 
 
 def _settle(
-    model: nn.Module, stacks: list[Rewiring], wiring: Wiring, start: str, batch: Any, before: list[Tensor], passed: Any
+    model: nn.Module,
+    stacks: list[Rewiring],
+    wiring: Wiring,
+    start: str,
+    batch: Any,
+    before: list[Tensor],
+    tolerance: float,
+    passed: Any,
 ) -> None:
     """Start the wiring, and see that it runs.
 
@@ -349,7 +360,7 @@ def _settle(
         changed += [rescale(stack, returned, made) for stack in stacks]
         if not any(changed):
             break
-    if difference <= tolerance_of(model):
+    if difference <= tolerance:
         return
     for name, module in norms.items():
         vars(module).update(eps[name])
@@ -402,14 +413,6 @@ def _confirmed(
             for stack in stacks:
                 stack.detach()
         if differences[-1] <= tolerance:
-            if differences[-1] > TOLERANCE:
-                logger.warning(
-                    "outputs of %s differ by %.1e of their standard deviation as its layers are described, which"
-                    " rounding in %s may explain: rewire it in float32 to be sure",
-                    type(model).__name__,
-                    differences[-1],
-                    next(model.parameters()).dtype,
-                )
             return described
     raise Unlike(
         f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x elsewhere"
