@@ -238,6 +238,8 @@ def test_half_precision_hides_no_other_structure() -> None:
     wrong = Blocks("h", (SubLayerNames("self", "", "self_attn", "input_layernorm", beside="mlp"),), "norm")
     with pytest.raises(UserError, match="do not compute"):
         rewire(model, "layer_scale", batch=X.bfloat16(), blocks=wrong)
+    with pytest.raises(UserError, match=r"post_ln cannot start .* and rounding explains .*: float32 would tell"):
+        rewire(model, "post_ln", batch=X.bfloat16())
     rewire(model, "layer_scale", batch=X.bfloat16())
     assert sum(name.endswith("gain") for name, _ in model.named_parameters()) == 6
 

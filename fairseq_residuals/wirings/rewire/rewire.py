@@ -25,6 +25,7 @@ from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames, find_
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
+    TOLERANCE,
     Dropouts,
     acting,
     difference_of,
@@ -364,9 +365,10 @@ def _settle(
         return
     for name, module in norms.items():
         vars(module).update(eps[name])
+    half = f", and rounding explains {tolerance:.1e}: float32 would tell" if tolerance > TOLERANCE else ""
     raise UserError(
         f"{wiring.name} cannot start as the model that was: outputs differ by {difference:.1e} of their standard"
-        ' deviation; start="paper" wires it nevertheless'
+        f' deviation{half}; start="paper" wires it nevertheless'
     )
 
 
