@@ -163,7 +163,7 @@ class Findings:
             how = {o.ended for o in self.results if o.entry == entry.name}
             return f"{entry.name}: {' or '.join(sorted(how))} at every rate from {min(grid):g} to {max(grid):g}."
         ended = [o.ended for o in self.chosen[entry]]
-        failed = "" if set(ended) == {"learned"} else f" Of {len(ended)} seeds {ended.count('learned')} learned."
+        failed = "" if set(ended) == {"learned"} else f" Seeds that learned: {ended.count('learned')} of {len(ended)}."
         text = f"{entry.name}: {verdict.word}"
         if verdict.difference is None or verdict.interval is None or verdict.p is None:
             return f"{text}: the test needs two seeds of both.{failed}"
