@@ -6,7 +6,7 @@ What would hide a difference is made to show for a while: maps that start at 0, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -181,12 +181,10 @@ def tolerance_of(model: nn.Module, ends: Iterable[nn.Module], batch: Any, before
         y = (y * (1 + eps * share)).to(y.dtype)
         return y if output is first(output) else type(output)((y, *output[1:]))
 
-    handles = [module.register_forward_hook(round_otherwise) for module in ends]
-    try:
+    with ExitStack() as hooks:
+        for module in ends:
+            hooks.callback(module.register_forward_hook(round_otherwise).remove)
         differences = [difference_of(before, outputs_of(model, batch)) for _ in range(3)]
-    finally:
-        for handle in handles:
-            handle.remove()
     return max(TOLERANCE, 2 * max(differences))
 
 

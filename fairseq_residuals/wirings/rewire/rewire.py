@@ -91,7 +91,7 @@ def rewire(
     given = [blocks] if isinstance(blocks, Blocks) else list(blocks or ())
     named = [] if given else find_blocks(model)
     batch = example_for(model) if batch is None else batch
-    error = unknown_layers(model)
+    error: UserError | None = None
     for known, exactly in [(given, False)] if given else _descriptions(model, named, batch):
         try:
             known, wiring, stacks = _wire(model, known, wiring, start, batch, exactly)
@@ -99,7 +99,7 @@ def rewire(
         except Unlike as unlike:
             error = unlike
     else:
-        raise error
+        raise error or unknown_layers(model)
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
@@ -203,17 +203,13 @@ def _wire(
     _check_layers(model, known)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
-        with recorded(norms | _layers(model, known) | _ends(model, known) | _beside(model, known)) as seen:
+        with recorded(
+            norms | _layers(model, known) | _ends(model, known, summed=False) | _beside(model, known)
+        ) as seen:
             before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
-        all_ends = [
-            layer.get_submodule(end)
-            for _, layer, sublayers in _described(model, known)
-            for sub in sublayers
-            for end in filter(None, (sub.leave or sub.enter, sub.beside))
-        ]
-        tolerance = tolerance_of(model, all_ends, batch, before)
+        tolerance = tolerance_of(model, _ends(model, known, summed=True).values(), batch, before)
         known = _confirmed(model, known, batch, before, 0.0 if exactly else tolerance)
         stacks = attach(model, known, wiring, start)
         try:
@@ -461,13 +457,18 @@ def _described(model: nn.Module, known: Sequence[Blocks]) -> Iterator[tuple[str,
             yield name, layer, blocks.of_layer(layer)
 
 
-def _ends(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
-    """Return the modules by which sub-layers end, but for those of which a wiring is given the sum."""
+def _ends(model: nn.Module, known: Sequence[Blocks], *, summed: bool) -> dict[str, nn.Module]:
+    """Return the modules by which sub-layers end.
+
+    Args:
+        summed: whether those are among them of which a wiring is given the sum.
+    """
     return {
-        f"{name}.{sub.leave or sub.enter}": layer.get_submodule(sub.leave or sub.enter)
+        f"{name}.{end}": layer.get_submodule(end)
         for name, layer, sublayers in _described(model, known)
         for sub in sublayers
-        if not sub.beside
+        if summed or not sub.beside
+        for end in filter(None, (sub.leave or sub.enter, sub.beside))
     }
 
 
