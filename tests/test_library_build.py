@@ -15,7 +15,7 @@ from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_sta
 from fairseq_residuals.wirings.admin_measurement import measure, unprofiled
 from fairseq_residuals.wirings.blocks.embedding import sinusoids
 from fairseq_residuals.wirings.core.packing import Packing
-from fairseq_residuals.wirings.core.state_dict_names import load_fairseq_weights
+from fairseq_residuals.wirings.fairseq_weights import load_fairseq_weights
 from fairseq_residuals.wirings.speed import cpu
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}

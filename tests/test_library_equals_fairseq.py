@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, contributions
 from fairseq_residuals.wirings.core.config import options_of
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from fairseq_residuals.wirings.core.state_dict_names import load_fairseq_weights
+from fairseq_residuals.wirings.fairseq_weights import load_fairseq_weights
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
 DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}

@@ -18,8 +18,9 @@ from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.plugin.checkpoints.safetensors_file import write_tensors
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from fairseq_residuals.wirings.core.state_dict_names import METADATA, load_fairseq_weights
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.fairseq_weights import METADATA, load_fairseq_weights
 
 safetensors = pytest.importorskip("safetensors.torch", reason="the extra hf is not installed")
 
@@ -184,21 +185,40 @@ def test_a_stack_of_its_wiring_takes_the_weights_and_no_other(
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("own", "activation", "message"),
     [
-        ({"heads": 4}, "trained with 2 heads, and the stack has 4"),
-        ({}, "trained with the activation gelu, .*ffn='gelu'"),
+        ({"heads": 4}, "gelu", "trained with 2 heads, and the stack has 4"),
+        ({}, "gelu", "trained with the activation gelu, .*ffn='gelu'"),
+        ({}, "gelu_accurate", "trained with the activation gelu_accurate, .*ffn='gelu_accurate'"),
+        ({}, "linear", "trained with the activation linear, .*ffn='linear'"),
     ],
 )
-def test_weights_are_refused_whose_layers_computed_otherwise(own: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_weights_are_refused_whose_layers_computed_otherwise(
+    own: dict[str, Any], activation: Any, message: str
+) -> None:
     """Neither heads nor an activation show in the names and shapes of parameters."""
-    flags = ("--residual", "b2t", "--activation-fn", "gelu")
+    flags = ("--residual", "b2t", "--activation-fn", activation)
     args = tiny.settings("transformer_b2t", *tiny.dimensions("translation"), *flags)
     state = {"model": build_model(args, tiny.make_task()).state_dict(), "args": args, "cfg": None}
     sizes: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32, "task": "decoder", "other_depth": 2}
-    load_fairseq_weights(build_stack("b2t", ffn="gelu", **sizes), state)
+    load_fairseq_weights(build_stack("b2t", ffn=activation, **sizes), state)
     with pytest.raises(UserError, match=message):
         load_fairseq_weights(build_stack("b2t", **(sizes | own)), state)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_weights_of_stock_fairseq_are_of_two_wirings(before: bool) -> None:
+    sizes: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32, "other_depth": 2}
+    trained, other = ("pre_ln", "resi_dual") if before else ("post_ln", "b2t")
+    weights = build_stack(trained, **sizes).state_dict()
+    model = {fairseq_name(f"encoder.layers.{name}"): weight for name, weight in weights.items()}
+    settings = {"arch": "transformer", "encoder_normalize_before": before, "encoder_attention_heads": 2}
+    load_fairseq_weights(build_stack(trained, **sizes), {"model": model, "args": settings}, "encoder.")
+    with pytest.raises(UserError, match=rf"trained with the wiring {trained}\(.*, and the stack has {other}\("):
+        load_fairseq_weights(build_stack(other, **sizes), {"model": model, "args": settings}, "encoder.")
+    authors = settings | {"residual_bottom_to_top": True}
+    if not before:
+        load_fairseq_weights(build_stack("b2t", **sizes), {"model": model, "args": authors}, "encoder.")
 
 
 def test_a_stack_says_how_it_is_wired() -> None:

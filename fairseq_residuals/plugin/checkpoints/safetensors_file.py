@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.state_dict_names import METADATA
+from fairseq_residuals.wirings.fairseq_weights import METADATA
 from fairseq_residuals.wirings.utils.documents import parse_json
 from modern_fairseq.atomic_write import atomic_write
 
