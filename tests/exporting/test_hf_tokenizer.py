@@ -38,6 +38,19 @@ def test_bpe_is_that_of_subword_nmt(word: str, codes: Path) -> None:
     assert apply_bpe(word, read_codes(codes)) == expected
 
 
+def test_codes_that_repeat_a_merge(tmp_path: Path) -> None:
+    path = tmp_path / "codes"
+    path.write_text("#version: 0.2\n" + "a b\n" * 5 + "c d</w>\n")
+    assert apply_bpe("xcd", read_codes(path)) == BPE(path.open()).segment("xcd").split()
+
+
+def test_of_words_that_are_there_twice_the_last_one_counts(tmp_path: Path) -> None:
+    path = tmp_path / "dict.txt"
+    path.write_text("a 5\n<unk> 3 #fairseq:overwrite\na 2 #fairseq:overwrite\n")
+    expected = Dictionary.load(str(path)).encode_line("a <unk> zebra", add_if_not_exist=False).tolist()
+    assert ResidualTokenizer(str(path), str(path))("a <unk> zebra")["input_ids"] == expected
+
+
 def test_text_to_numbers_and_back(codes: Path, tmp_path: Path) -> None:
     bpe, dictionary = BPE(codes.open()), Dictionary()
     for line in TEXT.splitlines():

@@ -72,8 +72,9 @@ class ResidualTokenizer(PreTrainedTokenizer):
             raise ValueError(f"this tokenizer needs {' and '.join(missing)}, and its folder has no such file")
         self.source = read_dictionary(Path(source_dictionary))
         self.target = read_dictionary(Path(target_dictionary))
+        # of words that are there twice, the last ones count: a dictionary marks them by #fairseq:overwrite
         self.source_ids, self.target_ids = (
-            {word: i for i, word in reversed(list(enumerate(words)))} for words in (self.source, self.target)
+            {word: i for i, word in enumerate(words)} for words in (self.source, self.target)
         )
         self.ids = self.source_ids
         ranks = None if bpe_codes is None else read_codes(Path(bpe_codes))
@@ -105,7 +106,7 @@ class ResidualTokenizer(PreTrainedTokenizer):
         return " ".join(pieces).split()
 
     def _convert_token_to_id(self, token: str) -> int:
-        return self.ids.get(token, self.ids[SPECIAL[3]])
+        return self.ids.get(token, SPECIAL.index("<unk>"))
 
     def _switch_to_target_mode(self) -> None:
         """Encode target text from now on: transformers calls it for ``text_target``."""
@@ -123,7 +124,7 @@ class ResidualTokenizer(PreTrainedTokenizer):
         """Return a sentence with its end behind it, or of a language model before it."""
         if token_ids_1 is not None:
             raise ValueError("a model of translation reads one sentence, not a pair")
-        end = [self.source_ids[SPECIAL[2]]]
+        end = [SPECIAL.index("</s>")]
         return token_ids_0 + end if self.ends_sentences else end + token_ids_0
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def apply_bpe(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
     """Split a word as subword-nmt does: merge the pair of the lowest rank, wherever it is, until there is none."""
     pieces = [*word[:-1], f"{word[-1]}</w>"]
     while len(pieces) > 1:
-        pair = min(pairwise(pieces), key=lambda pair: ranks.get(pair, len(ranks) + 2))
+        pair = min(pairwise(pieces), key=lambda pair: ranks.get(pair, math.inf))
         if pair not in ranks:
             break
         merged, i = [], 0
