@@ -86,6 +86,15 @@ def test_gradients_of_softmax_sum_in_half_precision(dtype: torch.dtype) -> None:
         assert (rounded - gradient).norm() < 30 * torch.finfo(dtype).eps * gradient.norm()
 
 
+def test_softmax_sum_rounds_no_more_than_its_reference() -> None:
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randn(32, 4, 256, generator=generator).bfloat16() for _ in range(24)]
+    direction = (torch.randn(256, generator=generator) / 4).bfloat16()
+    exact = softmax_sum_reference(direction.double(), [value.double() for value in values], EPS)
+    errors = [(op(direction, values, EPS) - exact).norm() for op in (softmax_sum, softmax_sum_reference)]
+    assert errors[0] < 1.1 * errors[1]
+
+
 @pytest.mark.parametrize("scalar", [True, False])
 def test_what_is_kept_are_the_values(scalar: bool) -> None:
     values, direction = values_and_direction()

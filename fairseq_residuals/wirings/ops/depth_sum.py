@@ -58,47 +58,44 @@ def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tens
     """
     if plain_form_serves():
         return softmax_sum_reference(direction, values, eps)
-    # smaller by sqrt(C), which keeps its products in the range of half precision
-    scaled = (direction * len(direction) ** -0.5).to(values[0].dtype)
     with around_sum(values):
-        total: Tensor = _SoftmaxSum.apply(scaled, eps, *values)  # type: ignore[no-untyped-call]
+        total: Tensor = _SoftmaxSum.apply(at_least_fp32(direction), eps, *values)  # type: ignore[no-untyped-call]
     return total
 
 
 class _SoftmaxSum(torch.autograd.Function):
-    """Take the direction times C^-0.5, which the norms' factors make up for."""
-
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:  # direction, eps, values: torch.compile counts names to look for ctx
         direction, eps, *values = inputs
-        # the norm's factor follows the product, so that nothing of a value's size is made and kept
-        products = torch.stack([value @ direction for value in values])
+        # the norm's factor follows the product, so that nothing of a value's size is kept
+        products = torch.stack([at_least_fp32(value) @ direction for value in values])
         norms = torch.stack([row_norms(value) for value in values])
-        factors = len(direction) ** 0.5 * inverse_rms_of(norms, len(direction), eps)
+        factors = inverse_rms_of(norms, len(direction), eps)
         shares = (products * factors).softmax(0)
         ctx.eps = eps
         ctx.save_for_backward(direction, products, factors, shares, *values)
-        return weighted_sum(shares.to(values[0].dtype).unsqueeze(-1), values)
+        return weighted_sum(shares.unsqueeze(-1), values).to(values[0].dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         direction, products, factors, shares, *values = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return differentiable_gradients(ctx, _plain_softmax_sum, (direction, ctx.eps, *values), grad_total)
+            inputs = (direction, ctx.eps, *values)
+            return differentiable_gradients(ctx, _plain_softmax_sum, inputs, grad_total)
         grad_shares = torch.stack([(grad_total * value).sum(-1) for value in values])
         grad_logits = shares * (grad_shares - (shares * grad_shares).sum(0))
         grad_products = grad_logits * factors
-        # a factor is sqrt(C) (v·v / C + eps)^-0.5, so its gradient is along the value
-        along_value = -grad_products * products * factors.square() / len(direction) ** 2
+        # a factor is (v·v / C + eps)^-0.5, so its gradient is along the value
+        along_value = -grad_products * products * factors.square() / len(direction)
         of_each = (x.unsqueeze(-1).unbind() for x in (shares, grad_products, along_value))
-        rows = grad_products.to(direction.dtype).flatten(1).unbind()
+        rows = grad_products.flatten(1).unbind()
         grad_values, grad_direction = [], torch.zeros_like(direction)
         for share, grad_product, along, row, value in zip(*of_each, rows, values, strict=True):
             grad_value = (share * grad_total).addcmul_(grad_product, direction).addcmul_(along, value)
             grad_values.append(grad_value.to(value.dtype))
-            grad_direction += row @ value.flatten(0, -2)
+            grad_direction += row @ at_least_fp32(value).flatten(0, -2)
         return grad_direction, None, *grad_values
 
 
-def _plain_softmax_sum(scaled: Tensor, eps: float, *values: Tensor) -> Tensor:
-    return softmax_sum_reference(scaled * len(scaled) ** 0.5, values, eps)
+def _plain_softmax_sum(direction: Tensor, eps: float, *values: Tensor) -> Tensor:
+    return softmax_sum_reference(direction, values, eps)
