@@ -148,6 +148,8 @@ def test_a_size_that_the_wiring_uses_is_not_guessed() -> None:
     with pytest.raises(UserError, match="normformer has parameters for each of the heads of your"):
         wrap("normformer", of_ones_own(ours("encoder")), dim=16, options=options)
     assert wrap("normformer", of_ones_own(ours("encoder")), dim=16, heads=2, options=options)
+    with pytest.raises(UserError, match="depthwise_lstm has parameters for each of the ffn_dim of your"):
+        wrap("depthwise_lstm", [[nn.Linear(16, 16)]] * 2, dim=16)
 
 
 @pytest.mark.parametrize("variant", [variant for _, variant in cases("encoder")])
@@ -251,7 +253,7 @@ def test_sublayers_in_any_number() -> None:
     streams = wrap("hyper_connections", [[nn.Linear(16, 16)]] * 3, dim=16, kinds=("self",))
     assert [streams[i].self_attn_connection.site.n_sub for i in range(3)] == [1, 1, 1]
     assert streams(x).shape == x.shape
-    assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16)(x).shape == x.shape
+    assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16, ffn_dim=32)(x).shape == x.shape
 
 
 def test_two_sub_layers_of_a_kind_are_two_to_analyses_and_admin() -> None:

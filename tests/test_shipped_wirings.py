@@ -49,6 +49,7 @@ def test_what_parallel_branches_read_stays_in_their_layer() -> None:
     [
         ("depth_scaled=true", {"self": 0.5, "cross": 0.5, "ffn": 0.5}),
         ("depth_scaled=0.2", {"self": 0.1, "cross": 0.1, "ffn": 0.1}),
+        ("depth_scaled=0.0", {"self": 0.0, "cross": 0.0, "ffn": 0.0}),
         ("depth_scaled=pangu", {"self": 0.283 / 2, "cross": 0.283 / 2, "ffn": 0.432 / 2}),
         ("", {"self": 1.0, "cross": 1.0, "ffn": 1.0}),
     ],

@@ -254,8 +254,8 @@ def check_probabilities(**probabilities: float) -> None:
     """Check numbers by the names of the arguments that they are.
 
     Raises:
-        UserError: one is not from 0 to 1.
+        UserError: one is no number from 0 to 1.
     """
     for name, value in probabilities.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"{name}={value} is no probability from 0 to 1")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise UserError(f"{name}={value!r} is no probability from 0 to 1")

@@ -220,13 +220,13 @@ def _size(name: str, modules: list[nn.Module]) -> int | None:
 
 def _check_unused(stack: WrappedStack, name: str, variant: str) -> None:
     """Refuse to guess a size on which parameters of the wiring depend."""
-    for connection in (m for m in stack.modules() if isinstance(m, Connection)):
-        owner = next(v for v, layers in stack.segments() if any(m is connection for m in layers.modules()))
-        site = replace(connection.site, **{name: 2 * getattr(connection.site, name)})
+    for owner, layers in stack.segments():
         with torch.random.fork_rng():
-            other = owner.connect(site)
-        if [p.shape for p in other.parameters()] != [p.shape for p in connection.parameters()]:
-            raise UserError(f"{variant} has parameters for each of the {name} of your sub-layers: give {name}=")
+            other = type(owner)(owner.config, replace(owner.shape, **{name: 2 * getattr(owner.shape, name)}))
+            for connection in (m for m in layers.modules() if isinstance(m, Connection)):
+                larger = other.connect(replace(connection.site, **{name: 2 * getattr(connection.site, name)}))
+                if [p.shape for p in larger.parameters()] != [p.shape for p in connection.parameters()]:
+                    raise UserError(f"{variant} has parameters for each of the {name} of your sub-layers: give {name}=")
 
 
 def _warn(stack: WrappedStack, wiring: Wiring) -> None:

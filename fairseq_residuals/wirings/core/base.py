@@ -26,6 +26,7 @@ from fairseq_residuals.wirings.core.attention import AttentionBackend, run_atten
 from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, CommonOptions
 from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, layer_scale
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import build_norm
 from fairseq_residuals.wirings.core.value_residual import value_equations
 
@@ -60,6 +61,17 @@ class StackShape:
     """Number that norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
     heads_dim: int = field(default=0, kw_only=True)
     """Channels of all heads together; 0: as many as the stream has."""
+
+    def require_layer(self, option: str, value: int, *, lowest: int = 0) -> int:
+        """Return the number of a layer that an option says, counted from ``lowest``.
+
+        Raises:
+            UserError: the stack has no such layer.
+        """
+        last = self.depth - 1 + lowest
+        if value > last:
+            raise UserError(f"option {option}={value}: the layers of this {self.stack} are {lowest} to {last}")
+        return value
 
     @property
     def head_dim(self) -> int:

@@ -74,7 +74,10 @@ class Option:
         """
         if self.choices and text not in self.choices():
             raise ValueError(text)
-        for t in _alternatives(self.type):
+        types = _alternatives(self.type)
+        for t in types:
+            if t is bool and float in types and text in ("0", "1"):
+                continue  # a number
             try:
                 value = _parse_as(t, text)
             except ValueError:

@@ -72,7 +72,7 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
                 if isinstance(module, nn.Linear) and drawn and module.bias is not None:
                     nn.init.zeros_(module.bias)
     elif rule == "small":
-        _draw_small(layers)
+        _draw_small(layers, variant.shape.dim)
         if variant.config.fixnorm and isinstance(embed_tokens, nn.Embedding):
             nn.init.uniform_(embed_tokens.weight, -0.01, 0.01)
     elif rule != "fairseq":
@@ -88,11 +88,13 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
             module.weight.mul_(len(layers) ** -0.5 if scale == "depth" else scale)
 
 
-def _draw_small(layers: nn.ModuleList) -> None:
+def _draw_small(layers: nn.ModuleList, dim: int) -> None:
     # the authors' matrices of queries, keys, values and outputs are one, of d inputs and 4 d outputs
     attention = {m for name, part in layers.named_modules() if name.endswith("_attn") for m in part.modules()}
+    # a gated FFN has two first matrices in one
+    inner = {part.fc1: part.fc2.in_features for part in layers.modules() if hasattr(part, "fc2")}
     for module in _linear(layers.modules()):
-        fans = 5 * len(module.weight) if module in attention else sum(module.weight.shape)
+        fans = 5 * dim if module in attention else module.in_features + inner.get(module, module.out_features)
         nn.init.normal_(module.weight, std=(2 / fans) ** 0.5)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Stack(nn.Module):
         return self.shape.depth
 
     def __getitem__(self, i: int) -> Layer:
-        layer = self._modules[str(range(len(self))[i])]
+        layer = self._modules[str(range(len(self))[index(i)])]
         assert isinstance(layer, Layer)
         return layer
 

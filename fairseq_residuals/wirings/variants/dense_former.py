@@ -72,7 +72,8 @@ class DenseFormer(Variant):
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        rows = range(config.period, shape.depth + 1, config.period)
+        period = shape.require_layer("period", config.period, lowest=1)
+        rows = range(period, shape.depth + 1, period)
         self.terms = {i: range(i % config.dilation, i + 1, config.dilation) for i in rows}
         self.last_use = {j: i for i, terms in self.terms.items() for j in terms}
         self.weights = nn.ParameterDict({str(i): torch.eye(len(terms))[-1].clone() for i, terms in self.terms.items()})

@@ -74,7 +74,11 @@ class ODETransformer(Variant):
 
     @classmethod
     def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
-        return "only an encoder's layers are evaluated several times, and a language model has none" if alone else ""
+        return (
+            "only a pair's encoder has layers that are evaluated several times (build_stack: other_depth)"
+            if alone
+            else ""
+        )
 
     def step(self, f: Derivative, x: Tensor) -> Tensor:
         """Return x', (T, B, C)."""

@@ -92,7 +92,8 @@ class TwoLane(OptionalTopNorm):
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.split = 2 * shape.depth // 3 if config.split == "two_thirds" else config.split
+        two_thirds = 2 * shape.depth // 3
+        self.split = two_thirds if config.split == "two_thirds" else shape.require_layer("split", config.split)
 
     def connect(self, site: Site) -> Connection:
         return TwoLaneConnection(site, self.split, self.config.start)

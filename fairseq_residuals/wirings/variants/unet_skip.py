@@ -116,8 +116,9 @@ class LongSkips(OptionalTopNorm):
         """
         super().__init__(config, shape)
         self.gate, self.unpaired, self.weights = gate, unpaired, weights
-        self.middle = min(shape.depth // 2, shape.depth - 2) if config.middle == "half" else config.middle
-        subtracts = backout is not None and 0 <= self.middle < shape.depth
+        half = min(shape.depth // 2, shape.depth - 2)
+        self.middle = half if config.middle == "half" else shape.require_layer("middle", config.middle)
+        subtracts = backout is not None and self.middle >= 0
         self.backout_weight = nn.Parameter(torch.tensor([backout or 0.0])) if subtracts else None
 
     def source(self, layer: int) -> int | None:
