@@ -345,8 +345,9 @@ class Variant(nn.Module):
         return None
 
     def close(self, s: Stream) -> Tensor:
-        """Return the stack's output (T, B, C)."""
-        return s["x"]
+        """Return the stack's output (T, B, C): what the last layer gives, normalized where there is a norm on top."""
+        norm, x = getattr(self, "norm", None), self.layer_output(s)
+        return x if norm is None else norm(x)
 
     def at(self, i: int) -> tuple[Variant, int]:
         """Return the variant that wires layer ``i``, and which of its layers this is."""

@@ -91,8 +91,9 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
 def _draw_small(layers: nn.ModuleList, dim: int) -> None:
     # the authors' matrices of queries, keys, values and outputs are one, of d inputs and 4 d outputs
     attention = {m for name, part in layers.named_modules() if name.endswith("_attn") for m in part.modules()}
+    ffns: list[Any] = [part for part in layers.modules() if hasattr(part, "fc2")]
     # a gated FFN has two first matrices in one
-    inner = {part.fc1: part.fc2.in_features for part in layers.modules() if hasattr(part, "fc2")}
+    inner = {ffn.fc1: ffn.fc2.in_features for ffn in ffns}
     for module in _linear(layers.modules()):
         fans = 5 * dim if module in attention else module.in_features + inner.get(module, module.out_features)
         nn.init.normal_(module.weight, std=(2 / fans) ** 0.5)

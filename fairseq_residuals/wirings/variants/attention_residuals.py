@@ -179,6 +179,3 @@ class AttentionResiduals(Variant):
 
     def layer_output(self, s: Stream) -> Tensor:
         return self.over_depth(s)  # type: ignore[no-any-return]
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(self.layer_output(s))

@@ -100,6 +100,3 @@ class DenseFormer(Variant):
         for row, terms in self.terms.items():
             matrix[row, list(terms)] = self.weights[str(row)].detach().float().cpu()
         return DepthWeights("a", matrix, below + 1, below)
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])

@@ -177,6 +177,3 @@ class MUDD(Variant):
             named["x"] = self.post_norms[i](named["x"])
             named = {name: x + mix for name, mix in named.items()}
         return s | named
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])

@@ -107,9 +107,6 @@ class ODETransformer(Variant):
         s = s | {f"y{i + 1}": self.history.normalize(i + 1, s["x"])}
         return s | {"x": self.history.combine(i + 1, s)}
 
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])
-
 
 @register_variant("ode_rk2")
 class RK2(ODETransformer):

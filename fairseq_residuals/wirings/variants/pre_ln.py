@@ -53,10 +53,6 @@ class TopNorm(Variant):
         """Return the equation of the norm on top, where there is one."""
         return ("output LN(x)",) if cls.has_top(o) else ()
 
-    def close(self, s: Stream) -> Tensor:
-        x = self.layer_output(s)
-        return x if self.norm is None else self.norm(x)  # type: ignore[no-any-return]
-
 
 class OptionalTopNorm(TopNorm):
     """Let an option omit that norm; Pre-LN, and what differs from it within the layers, derive from this."""

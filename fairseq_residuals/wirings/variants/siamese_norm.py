@@ -130,6 +130,3 @@ class SiameseNorm(Variant):
 
     def layer_output(self, s: Stream) -> Tensor:
         return self.post_norm(s["x"]) + self.pre_norm(s["y"])
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(self.layer_output(s))
