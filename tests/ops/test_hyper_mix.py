@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fairseq_residuals.wirings.ops.hyper_mix import (
     depth_connection,
-    depth_connection_reference,
     sinkhorn,
     sinkhorn_reference,
     width_connection,
@@ -34,7 +33,7 @@ def cases() -> list[Case]:
             width, depth = (streams, read, mix), (streams, write, (3, 2, 5))
             ops = width_connection, width_connection_reference
             found.append(Case(f"width, {label}", *ops, width, halved=(0,), compiled=compiled))
-            ops = depth_connection, depth_connection_reference
+            ops = depth_connection, lambda x, write, y: (x.to(write.dtype) + write * y.unsqueeze(-2)).to(x.dtype)
             found.append(Case(f"depth, {label}", *ops, depth, halved=(0, 2), compiled=compiled))
     return found
 

@@ -69,32 +69,10 @@ class _WidthConnection(torch.autograd.Function):
         return grad_streams, grad_read.sum_to_size(read.shape), grad_mix.sum_to_size(mix.shape)
 
 
-def depth_connection_reference(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
-    """Add an outer product to the mixed streams."""
-    return (mixed.to(write.dtype) + write * y.unsqueeze(-2).to(write.dtype)).to(mixed.dtype)
-
-
 def depth_connection(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
     """Add the output of a sub-layer to each mixed stream: (..., n, C), (..., n, 1), (..., C) -> (..., n, C)."""
-    y = y.to(mixed.dtype)
-    if is_transforming():
-        return depth_connection_reference(mixed, write, y)
-    return _DepthConnection.apply(mixed, write.contiguous(), y.unsqueeze(-2))  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _DepthConnection(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
-        ctx.save_for_backward(write, y)
-        return torch.addcmul(mixed.to(write.dtype), write, y.to(write.dtype)).to(mixed.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        write, y = ctx.saved_tensors
-        exact = grad_out.to(write.dtype)
-        with around_small_products(y):
-            grad_write, grad_y = exact @ y.to(write.dtype).mT, (write.mT @ exact).to(y.dtype)
-        return grad_out, grad_write.sum_to_size(write.shape), grad_y
+    y = y.to(mixed.dtype).unsqueeze(-2).to(write.dtype)
+    return torch.addcmul(mixed.to(write.dtype), write, y).to(mixed.dtype)
 
 
 def sinkhorn_reference(logits: Tensor) -> Tensor:
