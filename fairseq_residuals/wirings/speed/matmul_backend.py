@@ -69,7 +69,8 @@ def _products(precision: str) -> Iterator[None]:
 def products_by_onednn() -> Iterator[None]:
     """Let oneDNN compute a model's products in single precision; it may round factors: see :func:`onednn_is_exact`.
 
-    Those of many tiny matrices stay MKL's, which takes half of oneDNN's time for them.
+    Those of many tiny matrices stay MKL's, which takes half of oneDNN's time for them. The choice is the process's: of
+    several threads let one make it, around what all of them do.
     """
     with _products("bf16"), hyper_mix.around_small_products.attached(_small_products):
         yield
