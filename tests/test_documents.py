@@ -8,7 +8,6 @@ import pytest
 from refusals import refusal
 
 from fairseq_residuals.lab.compare.cells import read_results
-from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.recipes.tables import load_published, read_records
 from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.wirings.core.errors import UserError
@@ -26,7 +25,6 @@ READERS = {
     "results in CSV": read_records,
     "outcomes in CSV": read_results,
     "published tables in YAML": load_published,
-    "a manifest": read_texts,
     "a record in JSON": lambda path: read_record(path, "lines"),
 }
 VALID_EMPTY = ("results in CSV",)

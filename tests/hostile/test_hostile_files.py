@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hostile_files import cases
 
-CORPUS = [case._replace(contents=b"") for case in cases()]
+CORPUS = [case._replace(contents=b"") for case in cases() if case.reader != "tsv"]  # which fairseq alone reads
 CASES = {case.name: case for case in CORPUS}
 
 
