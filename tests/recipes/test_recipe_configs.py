@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fairseq import options
 from fairseq.dataclass.initialize import add_defaults
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +14,6 @@ from recipe_files import CONFIGS, TABLES, job_of, kinds, published, read_job, re
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.recipes.compose import as_command_line, compose, effective_batch, plain
-from fairseq_residuals.lab.recipes.job import train_flags
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.wiring import Wiring
 
@@ -61,37 +57,6 @@ def test_is_valid_for_fairseq(config: str) -> None:
     # those of several languages have a subset of that name for each direction, and name none
     known |= {"test"} if corpus == "opus100" else set()
     assert {m.set for found in measured for m in found if m.tool != "train-log"} <= known
-
-
-FAMILIES = [
-    "b2t/table1/6l_t_fixup",
-    "b2t/table2/100l_b2t",
-    "b2t/table4/16l_b2t",
-    "b2t/table5/12l_post_ln",
-    "dlcl/table6/base_big_encoder",
-    "depthwise_lstm/table1/big_lstm_en_de",
-    "resi_dual/table4/18l_resi_dual",
-    "resi_dual/table8/6l_pre_ln_linear",
-    "joeynmt/perplexity/baseline",
-]
-
-
-@pytest.mark.parametrize("config", FAMILIES)
-def test_flags_of_fairseq_train_say_the_same(config: str) -> None:
-    wanted = job_of(config, gpus=8).config
-    args = options.parse_args_and_arch(options.get_training_parser(), train_flags(wanted))
-    by_flags = convert_namespace_to_omegaconf(args)
-    add_defaults(by_flags)
-    settings = OmegaConf.create(plain(wanted))
-    add_defaults(settings)
-    settings.model = resolved(wanted)[0]
-    del settings["recipe"]
-    for group, expected in plain(settings).items():
-        found: Any = by_flags[group]
-        found = OmegaConf.to_container(found, resolve=True, enum_to_str=True) if OmegaConf.is_config(found) else found
-        for key, value in (expected or {}).items():
-            said = found[key] if isinstance(found, dict) else getattr(found, key)
-            assert said == value, (group, key)
 
 
 def test_settings_of_b2t() -> None:

@@ -6,7 +6,7 @@ import copy
 import fnmatch
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -45,13 +45,6 @@ _NOT_OVERRIDDEN = {
     "common.user_dir": "it is the plugin",
 }
 """Settings that every command is given, which would take the place of an override; and where they come from."""
-_REGISTRIES = {
-    "model": "--arch",
-    "task": "--task",
-    "criterion": "--criterion",
-    "optimizer": "--optimizer",
-    "lr_scheduler": "--lr-scheduler",
-}
 
 
 @dataclass(frozen=True)
@@ -182,11 +175,6 @@ class Job:
         return [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
 
     @property
-    def train_by_flags(self) -> list[str]:
-        """The same by flags alone."""
-        return ["fairseq-train", *train_flags(self.config)]
-
-    @property
     def average(self) -> list[str] | None:
         if self.recipe.average is None:
             return None
@@ -310,29 +298,5 @@ def as_flags(settings: Mapping[str, Any]) -> Iterator[str]:
         if value is None or value is False:
             continue
         yield f"--{key.replace('_', '-')}"
-        if isinstance(value, Mapping):
-            yield ",".join(f"{k}={v}" for k, v in value.items())
-        elif isinstance(value, list):
-            yield ",".join(map(str, value))
-        elif value is not True:
+        if value is not True:
             yield str(value)
-
-
-def train_flags(config: DictConfig) -> list[str]:
-    """Return what follows ``fairseq-train``: the data folder, and a flag for each setting that is not the default."""
-    from fairseq.dataclass.configs import FairseqConfig
-
-    settings = plain(config)
-    flags = [settings["task"].pop("data")]
-    for group, field in FairseqConfig.__dataclass_fields__.items():
-        given = settings.get(group) or {}
-        if group in _REGISTRIES:
-            flags += [_REGISTRIES[group], given.pop("_name"), *as_flags(given)]
-        elif is_dataclass(field.default):
-            defaults = OmegaConf.to_container(OmegaConf.structured(field.default), enum_to_str=True)
-            # some refer to another setting, such as ${common.fp16}
-            resolved = plain(OmegaConf.create({**settings, "defaults": defaults}))["defaults"]
-            changed = {key: value for key, value in given.items() if value != resolved[key]}
-            # a switch that is on by default has a flag that turns it off
-            flags += as_flags({key: isinstance(value, bool) or value for key, value in changed.items()})
-    return flags

@@ -77,7 +77,6 @@ def run(table: TableRecipe, work: Work, results: Path, runner: Runner) -> None:
         ready = Job(job.settings, job.name, job.given_seed)  # now the corpus can say its language pairs and lengths
         runner.say(f"{ready.name}, seed {ready.seed}: {ready.batch}")
         check_references(ready, measurements_of(ready, cells))
-        runner.say(f"# the same: {shlex.join(ready.train_by_flags)}")
         rows = ", ".join(dict.fromkeys(cell.row for cell in cells))
         carry_out = partial(_carry_out, table, ready, cells, results, runner)
         runs.append(Run(f"{rows}, seed {ready.seed}", carry_out, ready.asked.optimization.max_update))
@@ -229,7 +228,6 @@ def show(work: Work) -> Iterator[str]:
             shown.add(job.corpus)
             yield shlex.join(job.prepare)
         yield shlex.join(job.train)
-        yield f"# the same: {shlex.join(job.train_by_flags)}"
         if job.average:
             yield shlex.join(job.average)
         yield from dict.fromkeys(_evaluations(job, cells))  # several scores may be of one generation
