@@ -94,10 +94,10 @@ def test_a_zip_that_is_damaged_anywhere_is_refused_or_read_right(tmp_path: Path,
     assert refused > len(whole) // 2
 
 
-@pytest.mark.parametrize("compress", (lzma, bz2, gzip), ids=lambda module: module.__name__)
+@pytest.mark.parametrize("compress", (lzma, bz2), ids=lambda module: module.__name__)
 def test_single_compressed_files_are_read(tmp_path: Path, compress: ModuleType) -> None:
     """What is cut off is refused while it is read."""
-    path = tmp_path / f"x.{ {'lzma': 'xz', 'bz2': 'bz2', 'gzip': 'gz'}[compress.__name__] }"
+    path = tmp_path / f"x.{ {'lzma': 'xz', 'bz2': 'bz2'}[compress.__name__] }"
     contents = random.Random(1).randbytes(100_000)
     path.write_bytes(compress.compress(contents))
     with decompressed(path) as file:

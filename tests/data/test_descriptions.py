@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fairseq_residuals.lab.data.corpora.debian_descriptions import (
-    Descriptions,
     Example,
     Unit,
     clean,
@@ -176,10 +174,9 @@ def test_what_is_said_twice_is_kept_once_and_large_groups_are_trained_on() -> No
     "reader",
     [
         lambda text: is_copy(f"a{text}a", "a"),
-        lambda text: Descriptions.group(SimpleNamespace(_sources={}), f"a{text}a"),  # type: ignore[arg-type]
         lambda text: units(["a", *[" a"] * len(text)]),
     ],
-    ids=["word", "name", "lines"],
+    ids=["word", "lines"],
 )
 @pytest.mark.parametrize("unit", ["!", "1", "1."])
 def test_long_descriptions_take_no_longer_than_their_length(reader: Callable[[str], Any], unit: str) -> None:

@@ -67,12 +67,12 @@ def reading(archive: Path) -> Iterator[Files]:
 
 @contextmanager
 def decompressed(file: Path) -> Iterator[IO[bytes]]:
-    """Open the contents of a single file that is compressed by xz, bzip2 or gzip, as its name says.
+    """Open the contents of a single file that is compressed by xz or bzip2, as its name says.
 
     Raises:
         UserError: as `reading`.
     """
-    kinds: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".bz2": bz2.open, ".gz": gzip.open}
+    kinds: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".bz2": bz2.open}
     with _refusing_damage(file), kinds[file.suffix](file) as unpacked:
         yield unpacked
 

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -27,7 +26,6 @@ from fairseq_residuals.lab.data.moses import Function, Tokenize
 from fairseq_residuals.lab.data.parallel_map import map_lines
 from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part, Pipeline
 from fairseq_residuals.lab.data.steps import Step
-from fairseq_residuals.wirings.core.errors import UserError
 
 
 def _file(name: str, sha256: str) -> Source:
@@ -80,25 +78,11 @@ def described(job: Job, examples: Examples, store: Callable[[Path, str, list[Exa
 
     def make(folder: Path) -> None:
         paths = {name: job.downloads.fetch(source) for name, source in files.items()}
-        with job.trusting(*files.values()):
-            divide(examples(Descriptions(paths)), held_out, partial(store, folder), "there are too few descriptions")
+        for name, chosen in split(examples(Descriptions(paths)), held_out).items():
+            store(folder, name, chosen)
 
     digests = {source.name: source.digest for source in files.values()}
     return Step("work/examples", make, {"files": digests, "held_out": held_out})
-
-
-def divide(
-    examples: Iterable[Example], held_out: int, store: Callable[[str, list[Example]], None], lacking: str
-) -> None:
-    """Store the examples of each data set.
-
-    Raises:
-        UserError: a data set is empty; ``lacking`` says of what there is too little.
-    """
-    for name, chosen in split(list(examples), held_out).items():
-        if not chosen:
-            raise UserError(f"{lacking}: {name} is empty")
-        store(name, chosen)
 
 
 def tokenized(language: str) -> tuple[Function, ...]:
@@ -136,11 +120,9 @@ def manuals(job: Job) -> tuple[Step, ...]:
     held_out = job.size("held_out", HELD_OUT)
 
     def make(folder: Path) -> None:
-        sources = [manual.source for manual in MANUALS]
-        archives = list(map(job.downloads.fetch, sources))
-        with job.trusting(*sources):
-            found = (one for manual, archive in zip(MANUALS, archives, strict=True) for one in pages(manual, archive))
-            divide(found, held_out, partial(store_text, folder), "the manuals have too few pages")
+        found = (one for manual in MANUALS for one in pages(manual, job.downloads.fetch(manual.source)))
+        for name, chosen in split(found, held_out).items():
+            store_text(folder, name, chosen)
 
     parameters = {"manuals": [(manual.source.name, manual.pages) for manual in MANUALS], "held_out": held_out}
     return text_model(job, Step("work/examples", make, parameters))

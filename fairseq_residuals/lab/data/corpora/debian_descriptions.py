@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fairseq_residuals.lab.data.archives import decompressed
-from fairseq_residuals.wirings.core.errors import UserError
 
 Fields = dict[str, list[str]]
 """The lines of each field of a paragraph, the first without the field's name."""
@@ -47,8 +46,6 @@ PACKAGES = "binary-amd64/Packages"
 SHORTEST_BODY, LONGEST_BODY = 15, 400
 """Words of a long description that a synopsis is to be made of."""
 _VERSION = re.compile(r"[-.]?\d[\d.]*$")
-_LONGEST_NAME = 100
-"""Characters of a package's name that are looked at; the pattern takes the square of their number."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 _OTHER_THAN_WORDS = re.compile(r"\W+")
@@ -89,11 +86,11 @@ class Descriptions:
             paths: the list of packages as :data:`PACKAGES`, and the descriptions by language.
 
         Raises:
-            UserError: a file is damaged or is not what its name says.
+            UserError: a file is damaged.
         """
         self._paths = paths
         # a package's source has its name unless the package says otherwise; a version may follow
-        fields = _read(paths[PACKAGES], "Package")
+        fields = _read(paths[PACKAGES])
         self._sources = {f["Package"][0]: f.get("Source", f["Package"])[0].split()[0] for f in fields}
         everything = self._in("en").items()
         self._english = {key: said for key, said in everything if not is_placeholder(said.units[0].text)}
@@ -101,7 +98,7 @@ class Descriptions:
     def group(self, package: str) -> str:
         """Return the source package without a version at its end: gcc-11 and gcc-12 say the same of other versions."""
         source = self._sources.get(package, package)
-        return _VERSION.sub("", source[:_LONGEST_NAME]) or source
+        return _VERSION.sub("", source) or source
 
     def translated(self, language: str) -> Iterator[Example]:
         """Yield pairs of English and another language: the texts are a pair, the key is the English one."""
@@ -128,18 +125,15 @@ class Descriptions:
         """Return descriptions by the MD5 of the English text, which packages with one description share."""
         field = f"Description-{language}"
         descriptions: dict[str, Description] = {}
-        for fields in _read(self._paths[language], "Package", "Description-md5", field):
+        for fields in _read(self._paths[language]):
             units = cleaned(fields[field], language)
             descriptions.setdefault(fields["Description-md5"][0], Description(fields["Package"][0], units))
         return descriptions
 
 
-def _read(path: Path, *needed: str) -> Iterator[Fields]:
+def _read(path: Path) -> Iterator[Fields]:
     with decompressed(path) as file:
-        for fields in paragraphs(io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n")):
-            if missing := [name for name in needed if name not in fields]:
-                raise UserError(f"{path} has a paragraph without {', '.join(missing)}: give another mirror")
-            yield fields
+        yield from paragraphs(io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n"))
 
 
 class Unit(NamedTuple):
@@ -263,7 +257,7 @@ def sentences(text: str) -> Iterator[str]:
             yield plain
 
 
-def split(examples: Sequence[Example], size: int) -> dict[str, list[Example]]:
+def split(examples: Iterable[Example], size: int) -> dict[str, list[Example]]:
     """Divide examples into ``test`` and ``valid``, of at least ``size`` each, and ``train``.
 
     Groups go to test until it is large enough, then to valid, then to train, in the order of the SHA-256 of their
