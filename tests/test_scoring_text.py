@@ -106,15 +106,14 @@ def test_plain_text_is_no_generation() -> None:
 
 
 SETTINGS = (
-    "2026 | INFO | fairseq_cli.eval_lm | {'common_eval': {'post_process': %s}, 'eval_lm': {'context_window': %d, "
-    "'softmax_batch': 9}, 'dataset': {'num_workers': %d}, 'task': {'tokens_per_sample': 512, "
-    "'sample_break_mode': 'complete'}}"
+    "2026 | INFO | fairseq_cli.eval_lm | {'common_eval': {'post_process': %s}, 'eval_lm': {'context_window': 400, "
+    "'softmax_batch': 9}, 'task': {'tokens_per_sample': 512, 'sample_break_mode': 'complete'}}"
 )
 
 
-def eval_lm_log(loss: float = 3.0, window: int = 400, workers: int = 0, post_process: str = "None") -> str:
+def eval_lm_log(loss: float = 3.0, post_process: str = "None") -> str:
     lines = [
-        SETTINGS % (post_process, window, workers),
+        SETTINGS % post_process,
         "2026 | INFO | x | Evaluated 1,000 tokens in 1.0s (1 tokens/s)",
     ]
     return "\n".join([*lines, f"2026 | INFO | x | Loss (base 2): {loss:.4f}, Perplexity: {2**loss:.2f}"])
@@ -138,7 +137,6 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
 @pytest.mark.parametrize(
     ("log", "words", "sentence"),
     [
-        (eval_lm_log(workers=4), None, "--num-workers 0 or 1 is needed"),
         (eval_lm_log() + "\n" + eval_lm_log(), None, "the log has 2 times"),
         (eval_lm_log().rpartition("\n")[0], None, "the log has 0 times"),
         (eval_lm_log().partition("\n")[2], None, "does not say context_window"),
@@ -146,7 +144,6 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
         (eval_lm_log(post_process="'@@ '"), 600, "per word already"),
         (f"{SKIPPED.format('3')}\n{eval_lm_log()}", None, "left out 3 samples that are too long"),
         (f"{SKIPPED.format('1,000')}\n{eval_lm_log()}", 600, "left out 1,000 samples"),
-        (eval_lm_log(loss=0.0).replace("1,000 tokens", "0 tokens"), None, "evaluated 0 tokens"),
         (f"skipping tokens with inf scores: a\n{eval_lm_log()}", None, "tokens of probability 0"),
         (eval_lm_log(math.nan), None, "the loss of the run is nan"),
         (eval_lm_log(math.inf), None, "the loss of the run is inf"),
@@ -159,10 +156,6 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
 def test_logs_that_have_no_perplexity(log: str, words: int | None, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         perplexity_of_eval_lm(log, words=words)
-
-
-def test_several_workers_do_no_harm_without_a_context_window() -> None:
-    assert perplexity_of_eval_lm(eval_lm_log(window=0, workers=4)).metric == "ppl_context_0"
 
 
 def test_perplexity_of_validation() -> None:

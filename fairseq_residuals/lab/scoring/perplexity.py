@@ -41,21 +41,13 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
 
     Raises:
         UserError: the log is not of exactly one complete run; its settings are missing; the run left out a part of the
-            text or all of it; its loss is not a number; several data workers ran with a context window, which gives
-            each the context of the wrong blocks.
+            text; its loss is not a number.
     """
     loss, printed = map(float, _only(_EVAL_LM, log, "result of fairseq-eval-lm, 'Loss (base 2): ..., Perplexity: ...'"))
     _check_whole(log, "fairseq-eval-lm", "--max-tokens and --tokens-per-sample")
     tokens = int(_only(_TOKENS, log, "count, 'Evaluated ... tokens'")[0].replace(",", ""))
-    if not tokens:
-        raise UserError("fairseq-eval-lm evaluated 0 tokens, of which there is no perplexity: its text is empty")
     _check_agreement(loss, printed, "the log contradicts itself")
-    window, block, workers = (int(_setting(log, key)) for key in ("context_window", "tokens_per_sample", "num_workers"))
-    if window > 0 and workers > 1:
-        raise UserError(
-            f"fairseq-eval-lm ran with --context-window {window} and --num-workers {workers}, and so with the context "
-            "of other blocks; --num-workers 0 or 1 is needed"
-        )
+    window, block = (int(_setting(log, key)) for key in ("context_window", "tokens_per_sample"))
     post_process = _setting(log, "post_process")
     unit = "token of the dictionary" if post_process == "None" else f"word ({post_process} removed)"
     if words is not None:
