@@ -163,10 +163,9 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
             "variant": chosen,
             "test_sets": variant.test_sets,
             "key": key,
-            "parameters": {step.name: step.parameters for result in results for step in result.chain()},
             **_contents(job.out, [job.out / step.name for step in results]),
         }
-        text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False, default=repr)
+        text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False)
         with atomic_write(summary) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
         return summary

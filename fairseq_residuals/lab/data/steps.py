@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,12 +41,6 @@ class Step:
         """Digest that changes with whatever the contents of the folder depend on."""
         described = [FORMAT, self.name, self.parameters, [step.key for step in self.after]]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
-
-    def chain(self) -> Iterator[Step]:
-        """Yield the step and all that it builds on, the first to be done first; some may come twice."""
-        for step in self.after:
-            yield from step.chain()
-        yield self
 
     def is_done(self, out: Path) -> bool:
         stamp = out / self.name / STAMP
