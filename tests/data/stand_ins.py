@@ -179,7 +179,7 @@ def wikitext103() -> StandIn:
         lines = [" \n", " = Heading = \n", " \n"]
         lines += [f" {line.replace('.', ' .')} \n" for line in random_lines(split, count - 3, "en")["en"]]
         files[f"wikitext-103/wiki.{split}.tokens"] = "".join(lines).encode()
-    return StandIn({"wikitext-103-v1.zip": files}, {"lines": sizes})
+    return StandIn({"wikitext-103-v1.zip": files})
 
 
 def flac(seconds: float, pitch: int) -> bytes:
