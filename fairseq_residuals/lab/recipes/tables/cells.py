@@ -11,8 +11,8 @@
       columns: {Baseline: baseline}                     a configuration per column; the score is a curve over the rows
       score: curve                                      also per column
 
-``cited`` names rows that the paper took from elsewhere, ``seeds`` the seeds over which it took the mean. A name that
-starts with / is another experiment's configuration.
+``seeds`` are the seeds over which the paper took the mean. A name that starts with / is another experiment's
+configuration.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class TableRecipe:
     experiment: str
     name: str
     cells: tuple[Cell, ...]
-    cited: frozenset[str]
     seeds: tuple[int, ...]
     published: Table
 
@@ -79,7 +78,7 @@ class TableRecipe:
             meant = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
             chosen |= meant
             if not meant:
-                reason = "was taken from elsewhere by the paper" if pattern in self.cited else "is not in it"
+                reason = "was taken from elsewhere by the paper" if pattern in self.published.cited else "is not in it"
                 valid = ", ".join(names)
                 raise UserError(f"{self.experiment}/{self.name}: {pattern!r} {reason}; its {kind}s are {valid}")
         return chosen
@@ -117,7 +116,7 @@ def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = No
                 " results/published.yaml too, with null in each column"
             )
     seeds = tuple(spec.get("seeds", (None,)))
-    return TableRecipe(experiment, table, cells, frozenset(spec.get("cited", ())), seeds, published)
+    return TableRecipe(experiment, table, cells, seeds, published)
 
 
 def _cells(experiment: str, spec: Mapping[str, Any], published: Table) -> list[Cell]:
