@@ -14,7 +14,7 @@ import pytest
 from published_layouts import random_lines, text
 
 from fairseq_residuals.lab.data import bpe, parallel_map
-from fairseq_residuals.lab.data.moses import Chain, Lowercase, Tokenize
+from fairseq_residuals.lab.data.moses import Chain, Tokenize
 from fairseq_residuals.wirings.core.errors import UserError
 
 SUBWORD_NMT = Path(sys.executable).with_name("subword-nmt")
@@ -109,7 +109,7 @@ def test_counting_lines(tmp_path: Path) -> None:
 def corpus(tmp_path: Path) -> list[Path]:
     paths = []
     for language, lines in random_lines("bpe", 150, "en", "de").items():
-        tokenize = Chain((Tokenize(language), Lowercase()))
+        tokenize = Chain((Tokenize(language), str.lower))
         paths.append(tmp_path / f"text.{language}")
         paths[-1].write_bytes(text([tokenize(line) for line in lines]))
     return paths

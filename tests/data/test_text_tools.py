@@ -17,7 +17,6 @@ from fairseq_residuals.lab.data.moses import (
     Blanks,
     Chain,
     Detokenize,
-    Lowercase,
     Normalize,
     PlainApostrophe,
     RemoveNonPrinting,
@@ -51,7 +50,7 @@ def test_non_printing_characters_become_blanks() -> None:
 
 
 def test_small_functions_one_after_the_other() -> None:
-    assert Chain((PlainApostrophe(), Blanks(), Lowercase()))(" It\u2019s\u2028 A\u00a0B\r") == "it's a b"
+    assert Chain((PlainApostrophe(), Blanks(), str.lower))(" It\u2019s\u2028 A\u00a0B\r") == "it's a b"
     assert (
         Detokenize("de")("Er sagte : &quot; Das ist es &quot; , ok ? 5 @-@ mal") == 'Er sagte: "Das ist es", ok? 5-mal'
     )

@@ -141,14 +141,6 @@ class Detokenize:
 
 
 @dataclass(frozen=True)
-class Lowercase:
-    """lowercase.perl."""
-
-    def __call__(self, line: str) -> str:
-        return line.lower()
-
-
-@dataclass(frozen=True)
 class PlainApostrophe:
     """Typographic apostrophes (U+2019) become plain, as in the test sets of fairseq's scripts."""
 

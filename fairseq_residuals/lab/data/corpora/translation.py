@@ -7,7 +7,7 @@ from dataclasses import replace
 from fairseq_residuals.lab.data.clean import Limits
 from fairseq_residuals.lab.data.corpus import Corpus
 from fairseq_residuals.lab.data.download import Source
-from fairseq_residuals.lab.data.moses import Function, Lowercase, PlainApostrophe, Tokenize
+from fairseq_residuals.lab.data.moses import Function, PlainApostrophe, Tokenize
 from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part, untouched
 
 TALKS = Source(
@@ -21,11 +21,11 @@ IWSLT14_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "T
 
 
 def tokenized_lower(language: str) -> tuple[Function, ...]:
-    return (Tokenize(language), Lowercase())
+    return (Tokenize(language), str.lower)
 
 
 def tokenized_lower_test(language: str) -> tuple[Function, ...]:
-    return (PlainApostrophe(), Tokenize(language), Lowercase())
+    return (PlainApostrophe(), Tokenize(language), str.lower)
 
 
 JOINED = Parallel(
