@@ -179,3 +179,11 @@ def test_the_command_writes_every_split(tmp_path: Path, monkeypatch: pytest.Monk
     assert written == {
         f"{s}.{lang}": f"{w}\n" for s in ("train", "valid", "test") for lang, w in (("en", "one"), ("de", "eins"))
     }
+
+
+def test_a_text_of_the_user_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test.en").write_text("mine\n")
+    with pytest.raises(SystemExit):
+        cldr.main([str(tmp_path)])
+    assert f"{tmp_path / 'test.en'} is there already: name another folder" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("test.en", "mine\n")]

@@ -91,7 +91,7 @@ def test_an_archive_that_changed_since_it_was_used_is_refused(clean: Prepared, t
     misaligned(stand_in, tmp_path / "mirror")
     assert run(CORPUS, tmp_path / "out", tmp_path / "mirror").files() == clean.files()  # it is not needed any more
     for step in ("text", "codes"):
-        (found.out / step / steps.STAMP).unlink()
+        shutil.rmtree(found.out / step)
     for _ in range(2):
         with pytest.raises(UserError, match=rf"{ARCHIVE} has the sha256 \w+ and had \w+ before"):
             run(CORPUS, tmp_path / "out", tmp_path / "mirror")
@@ -122,6 +122,33 @@ def test_whenever_it_is_interrupted_a_second_run_ends_with_the_same_bytes(
     assert found.files() == clean.files()
 
 
+@pytest.mark.parametrize("name", ["text/corpus.en", "raw", "work/thesis/ch1.tex"])
+def test_what_is_the_users_is_kept(clean: Prepared, tmp_path: Path, name: str) -> None:
+    """A folder that a step would make anew, or that is work; also beside what was made."""
+    mine = tmp_path / "out" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    shutil.copytree(clean.out / "codes", tmp_path / "out/codes")
+    with pytest.raises(UserError, match=rf"prepare did not make {mine}, and would remove .*name another folder"):
+        run(CORPUS, tmp_path / "out", clean.mirror)
+    left = {path for path in (tmp_path / "out").rglob("[!.]*") if path.is_file()}
+    assert left == {mine, tmp_path / "out/codes/codes"}
+
+
+def test_a_removal_that_was_killed_is_gone_on_with(clean: Prepared, tmp_path: Path, monkeypatch) -> None:
+    def killed(folder: Path, **settings: object) -> None:
+        if folder.exists():
+            (folder / "cleaned" / steps.STAMP).unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(CORPUS, tmp_path / "out", clean.mirror)
+    assert not (tmp_path / "out/prepared.json").exists()
+    assert run(CORPUS, tmp_path / "out", clean.mirror).files() == clean.files()
+
+
 def test_what_is_done_is_not_done_again(clean: Prepared, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in clean.out.rglob("*") if path.name != ".lock"}
     run(CORPUS, clean.out, clean.mirror)
@@ -149,7 +176,7 @@ def test_the_number_of_processes_does_not_matter(clean: Prepared, tmp_path: Path
 
 def test_binary_data_are_made_anew_from_the_text_alone(clean: Prepared, tmp_path: Path) -> None:
     found = run(CORPUS, tmp_path / "out", clean.mirror)
-    (found.out / "data-bin" / steps.STAMP).unlink()
+    shutil.rmtree(found.out / "data-bin")
     (tmp_path / "empty").mkdir()
     described = (clean.mirror / "stand_in.json").read_text()
     (tmp_path / "empty/stand_in.json").write_text(described)

@@ -14,7 +14,7 @@ from typing import Any
 from fairseq_residuals.lab.data import archives
 from fairseq_residuals.lab.data.download import Downloads, Source, digest_of
 from fairseq_residuals.lab.data.parallel_map import count_lines
-from fairseq_residuals.lab.data.steps import STAMP, Step
+from fairseq_residuals.lab.data.steps import STAMP, Step, foreign, remove
 from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
@@ -153,11 +153,15 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
                             " missing is made again"
                         )
                 return summary
-            summary.unlink()
+        for name in ("work", *(step.name for step in results)):
+            if alien := foreign(job.out / name):
+                raise UserError(
+                    f"prepare did not make {alien}, and would remove {job.out / name}: move it, or name another folder"
+                )
+        summary.unlink(missing_ok=True)
         for step in results:
             step.ensure(job.out)
-        if (job.out / "work").exists():
-            shutil.rmtree(job.out / "work")
+        remove(job.out / "work")
         described = {
             "corpus": corpus.name,
             "variant": chosen,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -54,8 +55,7 @@ class Step:
         sources = [earlier.ensure(out) for earlier in self.after]
         print(f"prepare: {self.name} ...", file=sys.stderr, flush=True)
         begin = time.monotonic()
-        if folder.exists():  # of other parameters; two of them might not fit on the disk
-            shutil.rmtree(folder)
+        remove(folder)  # of other parameters; two of them might not fit on the disk
         with new_folder(folder) as partial:
             self.make(partial, *sources)
             stamp = {"key": self.key, "parameters": self.parameters}
@@ -63,6 +63,27 @@ class Step:
             (partial / STAMP).write_text(text, encoding="utf-8")
         print(f"prepare: {self.name} done in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
         return folder
+
+
+def foreign(folder: Path) -> Path | None:
+    """Return a file in ``folder``, or at its place, that is in no step's folder; None where there is none."""
+    if folder.is_file():
+        return folder
+    for place, folders, files in os.walk(folder):
+        if STAMP in files or place.endswith(".partial"):
+            folders.clear()
+        elif files:
+            return Path(place, files[0])
+    return None
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder of ours. A killed removal leaves it as NAME.partial, which the next call removes."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    if folder.exists():
+        folder.rename(partial)
+        shutil.rmtree(partial)
 
 
 def share(source: Path, target: Path) -> None:

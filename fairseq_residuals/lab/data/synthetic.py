@@ -260,8 +260,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder")
     out = parser.parse_args(argv).out
+    sizes = {"train": 20_000, "valid": 500, "test": 500}
+    for path in (path for split in sizes for path in out.glob(f"{split}.*")):
+        parser.error(f"{path} is there already: name another folder, or remove it")
     out.mkdir(parents=True, exist_ok=True)
-    write_corpus(out, make_corpus({"train": 20_000, "valid": 500, "test": 500}))
+    write_corpus(out, make_corpus(sizes))
 
 
 if __name__ == "__main__":
