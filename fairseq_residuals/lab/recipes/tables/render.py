@@ -208,7 +208,8 @@ def _csv(view: View) -> str:
     rows: list[tuple[Cell, ...]] = []
     for row, published in view.table.rows.items():
         for column in view.table.columns:
-            printed = _published(published.get(column), _decimals(view.table, column)).removeprefix(NOTHING)
+            value = published.get(column)
+            printed = None if value is None else _published(value, _decimals(view.table, column))
             for metric in view.metrics[column] or ("",):
                 summary = view.cells.get((row, column, metric))
                 scores: tuple[Cell, ...] = (None,) * 4
