@@ -93,7 +93,8 @@ def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:
 
 def test_seeds_are_the_papers_or_the_users(dry_run) -> None:
     row = ("--rows", "pre-norm/DLCL-deep (Base,30L)", "--gpus", "8")
-    for extra, seeds in ((), ["1", "2", "3"]), (("--seeds", "7"), ["7"]):
+    other = ("--rows", "pre-norm/DLCL (Base)")
+    for extra, seeds in ((), ["1", "2", "3"]), (("--seeds", "7", "--seeds", "8", *other), ["7", "8", "7", "8"]):
         trained = commands(dry_run("dlcl/table1", *row, *extra), "fairseq-hydra-train")
         assert [s.removeprefix("common.seed=") for c in trained for s in c if "common.seed" in s] == seeds
 
@@ -131,7 +132,7 @@ def test_perplexities_of_validation_are_for_a_task(dry_run) -> None:
         (("--gpus", "8", "--precision", "fp32"), {"common.bf16=false", "common.fp16=false"}),
         (("--gpus", "0"), {"common.cpu=true", "common.fp16=false"}),
         (("--gpus", "1", "--max-update", "7"), {"++optimization.max_update=7"}),
-        (("--gpus", "1", "--override", "model.dropout=0.2"), {"++model.dropout=0.2"}),
+        (("--override", "model.dropout=0", "--override", "common.seed=3"), {"++common.seed=3", "++model.dropout=0"}),
     ],
 )
 def test_precision_device_and_changes_reach_the_command(dry_run, args: tuple[str, ...], expected: set[str]) -> None:

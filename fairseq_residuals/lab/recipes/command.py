@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.wirings.core.errors import UserError
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
+SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
+"""Settings of a flag with several values, which may also be given several times."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="EXPERIMENT/TABLE", help="such as b2t/table1")
     parser.add_argument(
-        "--rows", nargs="+", metavar="ROW", help="as the table calls them, or patterns such as '18L*'; default: all"
+        "--rows", **SEVERAL, metavar="ROW", help="as the table calls them, or patterns such as '18L*'; default: all"
     )
-    parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="likewise, such as 'En-De*'; default: all")
+    parser.add_argument("--columns", **SEVERAL, metavar="COLUMN", help="likewise, such as 'En-De*'; default: all")
     parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--gpus", type=int, metavar="N", help="of a run; 0: the CPU; default: all")
@@ -35,12 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     folders.add_argument("--results", type=Path, metavar="FILE", help="default: results/reproduced.csv of the checkout")
     folders.add_argument("--configs", type=Path, default=CONFIGS, metavar="DIR", help="default: the checkout's")
     recipe = parser.add_argument_group("changes to the recipe")
-    recipe.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: the paper's number of seeds")
+    recipe.add_argument("--seeds", **SEVERAL, type=int, metavar="N", help="default: the paper's number of seeds")
     recipe.add_argument(
         "--max-update", type=int, metavar="N", help="train for fewer updates, with enough checkpoints to average"
     )
     recipe.add_argument(
-        "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
+        "--override", **SEVERAL, default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
     )
 
 
