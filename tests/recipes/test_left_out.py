@@ -16,9 +16,9 @@ from fairseq_residuals.wirings.core.errors import UserError
 MIXED = "depthwise_lstm/table5"
 
 
-def work_of(folder: Path, overrides: tuple[str, ...] = (), columns: list[str] | None = None) -> Work:
+def work_of(folder: Path, overrides: tuple[str, ...] = (), columns: list[str] | None = None, seeds=None) -> Work:
     settings = Settings(CONFIGS, folder / "data", folder / "runs", 1, overrides=overrides)
-    return jobs_of(read_table(MIXED), settings, ["12"], None, columns)
+    return jobs_of(read_table(MIXED), settings, ["12"], seeds, columns)
 
 
 class Recording(Runner):
@@ -71,7 +71,8 @@ def test_a_variant_is_asked_of_every_chosen_corpus(tmp_path: Path) -> None:
 
 
 def test_columns_are_chosen_by_name_or_pattern(tmp_path: Path) -> None:
-    cells = [cell for cells in work_of(tmp_path, columns=["En-De/*"]).values() for cell in cells]
+    """Each once, also for a seed that is given twice."""
+    cells = [cell for cells in work_of(tmp_path, columns=["En-De/*"], seeds=[7, 7]).values() for cell in cells]
     assert [(cell.row, cell.column) for cell in cells] == [("12", "En-De/Std"), ("12", "En-De/Ours")]
     with pytest.raises(UserError, match="'Fr-En' is not in it; its columns are En-De/Std, "):
         work_of(tmp_path, columns=["Fr-En"])

@@ -44,7 +44,7 @@ def jobs_of(
     cells = table.select(rows, columns)
     work: Work = {}
     for cell in cells:
-        for seed in seeds or table.seeds:
+        for seed in dict.fromkeys(seeds or table.seeds):
             work.setdefault(Job(settings, cell.config, seed), []).append(cell)
     for job in work:
         job.check_model()
