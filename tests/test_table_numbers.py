@@ -127,6 +127,9 @@ def test_mistakes_in_the_file(tmp_path: Path, change, sentence: str) -> None:
         load_published(path)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file_and_no_table(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
+        load_published(tmp_path / "none.yaml")
+    (tmp_path / "none.yaml").write_text("{}")
+    with pytest.raises(UserError, match=r"none\.yaml is no file of tables: it has none"):
         load_published(tmp_path / "none.yaml")

@@ -85,6 +85,8 @@ def load_published(path: Path | None = None) -> dict[str, Table]:
                 tables[place] = _table(experiment, name, group["source"], fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is no file of tables: {place}: {error}") from None
+    if not tables:
+        raise UserError(f"{path} is no file of tables: it has none")
     return tables
 
 
