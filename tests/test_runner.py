@@ -112,8 +112,11 @@ def test_no_two_runs_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environments(jobs=1, gpus=8) == [{}]
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert all(int(e["OMP_NUM_THREADS"]) >= 1 for e in environments(jobs=64, gpus=0))
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert [e["OMP_NUM_THREADS"] for e in environments(jobs=2, gpus=0)] == ["7", "7"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # OpenMP's form for threads within threads
+    runner, told = Runner(environments(jobs=2, gpus=0)), []
+    assert [e["OMP_NUM_THREADS"] for e in runner.environments] == ["2,1", "2,1"]
+    runner.run_all([Run("it", lambda run: told.append(runner.threads))])
+    assert told == ["2,1"]
 
 
 def test_progress_is_read_from_the_training_log(tmp_path: Path) -> None:

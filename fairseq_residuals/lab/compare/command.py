@@ -29,8 +29,9 @@ from fairseq_residuals.lab.compare.checks import FEW_ROUNDS, ROUNDS, look, secon
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, cells_of, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, check_test_set, folder_task, make_copy
+from fairseq_residuals.lab.data.parallel_map import cores
 from fairseq_residuals.lab.recipes.compose import key_of
-from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
+from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.plugin.folders import locked

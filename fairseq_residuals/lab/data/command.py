@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from fairseq_residuals.lab.data.corpora import CORPORA
+from fairseq_residuals.lab.data.parallel_map import cores
 from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -25,9 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "files that cannot be downloaded (default: the environment's MIRROR; for debian what apt names)",
     )
     parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
-    parser.add_argument(
-        "--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)"
-    )
+    parser.add_argument("--workers", metavar="N", type=int, default=cores(), help="processes (default: all cores)")
     parser.add_argument("--sources", action="store_true", help="say which files are needed, and from where, and stop")
 
 

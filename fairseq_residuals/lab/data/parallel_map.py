@@ -42,6 +42,11 @@ class Result:
     """Lines read that were not UTF-8; what could not be decoded became U+FFFD."""
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def ordered(function: Callable[[In], Out], items: Iterable[In], workers: int) -> Iterator[Out]:
     """Yield ``map(function, items)`` of ``workers`` processes; ``items`` is read only a few ahead of the results."""
     if workers == 1:

@@ -24,6 +24,7 @@ from queue import SimpleQueue
 
 import torch
 
+from fairseq_residuals.lab.data.parallel_map import cores
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log
 from fairseq_residuals.plugin.progress import SECONDS_BETWEEN_LINES, say
 from fairseq_residuals.wirings.core.errors import UserError
@@ -34,11 +35,6 @@ LOG_LINES_SHOWN = 15
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
 MIB = 2**20
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
@@ -157,9 +153,9 @@ class Runner:
         self._lock = threading.Lock()
 
     @property
-    def threads(self) -> int:
-        """PyTorch's threads in a command of the run that asks."""
-        return int(getattr(self._own, "environment", {}).get(THREADS[0], torch.get_num_threads()))
+    def threads(self) -> str:
+        """PyTorch's threads in a command of the run that asks; a list such as "2,1" where OpenMP is given one."""
+        return str(getattr(self._own, "environment", {}).get(THREADS[0], torch.get_num_threads()))
 
     def say(self, text: str) -> None:
         """Print ``text`` where commands are printed."""
