@@ -128,7 +128,8 @@ def test_progress_is_read_from_the_training_log(tmp_path: Path) -> None:
     log.write_text(inner)
     assert run.progress() == (10, "train loss 9.50 bits")
     with log.open("a") as more:
-        more.write('[2026][valid][INFO] - {"epoch": 1, "valid_loss": "3", "valid_num_updates": "10"}\n')
+        # the loss is smoothed, and the perplexity is not
+        more.write('[2026][valid][INFO] - {"valid_loss": "4.5", "valid_ppl": "8", "valid_num_updates": "10"}\n')
     assert run.progress() == (10, "train loss 9.50 bits, valid ppl 8.0")
     run.begin("averaging")
     assert run.progress() == (10, "train loss 9.50 bits, averaging")

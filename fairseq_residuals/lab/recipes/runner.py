@@ -97,14 +97,14 @@ class Run:
         if self._training is None:
             return 0, self.stage
         log = self._training.read_on()
-        loss, valid = log.last("loss", TRAIN), log.last("loss", VALID)
+        loss, valid = log.last("loss", TRAIN), log.last("ppl", VALID)
         if loss is None:
             return 0, self.stage
         said = [f"train loss {loss:.2f} bits"]
         if self.stage != "training":
             said.append(self.stage)
         elif valid is not None:
-            said.append(f"valid ppl {2 ** min(valid, 100):.1f}")
+            said.append(f"valid ppl {valid:.1f}")
         return log.records[-1].update, ", ".join(said)
 
 
