@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from published_layouts import StandIn, pack
 from stand_ins import build
 
 from fairseq_residuals.lab.data import steps
-from fairseq_residuals.lab.data.corpora import find_corpus
+from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.data.corpus import Job, prepare
 from fairseq_residuals.lab.data.download import SUMS, Downloads
+from fairseq_residuals.lab.utils.checkout import ROOT
 from fairseq_residuals.plugin import folders
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -212,9 +214,14 @@ def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) ->
     assert found.files() == before
 
 
-def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "fairseq_residuals.lab.data.corpora.librispeech"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(UserError, match=r"librispeech needs the library soundfile, .* pip install"):
-        find_corpus("librispeech")
+@pytest.mark.parametrize(("corpus", "library"), [("librispeech", "soundfile"), ("cldr_en_de", "babel")])
+def test_a_library_that_is_missing_is_named(corpus: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an extra of pyproject.toml that has it."""
+    for name in (f"corpora.{CORPORA[corpus]}", "synthetic"):
+        monkeypatch.delitem(sys.modules, f"fairseq_residuals.lab.data.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UserError, match=f"{corpus} needs the library {library}, .* pip install") as refused:
+        find_corpus(corpus)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.search(r"\[(.*)\]", str(refused.value))[1].split(",")
+    assert library in " ".join(package.lower() for extra in named for package in extras[extra])

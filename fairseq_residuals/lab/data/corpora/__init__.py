@@ -40,7 +40,8 @@ def find_corpus(name: str) -> Corpus:
         module = importlib.import_module(f"{__name__}.{CORPORA[name]}")
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{name} needs the library {error.name}, which is not there: pip install -e '.[text,speech]' in the clone"
+            f"{name} needs the library {error.name}, which is not there: in the clone, pip install -e"
+            " '.[text,speech,demo]'"
         ) from error
     corpus: Corpus = getattr(module, name.upper())
     return corpus
