@@ -51,8 +51,10 @@ def test_never_more_than_asked_for_and_hardly_less(wanted: int, devices: int, at
 
 def test_blocks_of_a_language_model_must_fit_into_a_pass() -> None:
     assert share_out(131_072, 8, 1024, at_least=1024).update_freq == 16
-    with pytest.raises(UserError, match=r"choose a number of devices out of 1, 2, 4, 8, 16, 32, 64, 128$"):
-        share_out(131_072, 129, 1024, at_least=1024)
+    for wanted, block, most in ((131_072, 1024, 128), (100, 64, 1), (131_072, 1, 131_072)):
+        with pytest.raises(UserError, match=rf"sample of {block} tokens on each of .*: at most {most} can share them"):
+            share_out(wanted, most + 1, 2 * block, block)
+        assert share_out(wanted, most, 2 * block, block).update_freq == 1
     with pytest.raises(UserError, match="at least as many"):
         share_out(131_072, 8, 512, at_least=1024)
 
@@ -80,7 +82,7 @@ def test_less_memory_means_more_passes() -> None:
 
 def test_block_size_is_the_recipes() -> None:
     """A name is before what cannot be shared out."""
-    said = r"^b2t/table4/6l_b2t: .*less than the 1024 tokens that one sample.* choose a number of devices"
+    said = r"^b2t/table4/6l_b2t: .*less than one sample of 1024 tokens on each of 200 devices: at most \d+ can"
     with pytest.raises(UserError, match=said):
         _ = job_of("b2t/table4/6l_b2t", gpus=200).batch
     assert job_of("b2t/table4/16l_b2t", gpus=24).batch.update_freq == 8

@@ -101,10 +101,9 @@ def share_out(wanted: int, devices: int, at_most: int, at_least: int = 1) -> Bat
         passes = -(-wanted // (devices * at_most))
         tokens = wanted // (devices * passes)
     if not tokens:
-        fitting = [n for n in range(1, wanted // at_least + 1) if wanted % (n * at_most) == 0]
         raise UserError(
-            f"{wanted} tokens per update on {devices} devices would be passes of less than the {at_least} tokens that"
-            f" one sample of this recipe has; choose a number of devices out of {', '.join(map(str, fitting))}"
+            f"{wanted} tokens per update are less than one sample of {at_least} tokens on each of {devices} devices:"
+            f" at most {wanted // at_least} can share them"
         )
     return Batch(devices, tokens, passes, wanted)
 
