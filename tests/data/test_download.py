@@ -44,8 +44,13 @@ class Handler(BaseHTTPRequestHandler):
         start = 0
         if wanted and served.knows_ranges:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-            if start >= len(contents):
-                self.send_error(416)
+            if start >= len(contents):  # as nginx and Apache answer
+                self.send_response(416)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Range", f"bytes */{len(contents)}")
+                self.send_header("Content-Length", "6")
+                self.end_headers()
+                self.wfile.write(b"<html>")
                 return
         self.send_response(206 if start else 200)
         self.send_header("Content-Type", served.content_type)
@@ -123,7 +128,23 @@ def test_it_starts_anew_where_a_server_cannot_give_a_part(served: Served, tmp_pa
     assert [wanted for _, wanted in served.requests] == [None, "bytes=1000-", None]
 
 
-@pytest.mark.parametrize("length", (1000, len(CONTENTS)), ids=("cut off", "complete"))
+def test_a_part_that_is_whole_is_the_file(served: Served, tmp_path: Path) -> None:
+    """As Ctrl-C leaves it while its digest is computed."""
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/x.tgz.0.part").write_bytes(CONTENTS)
+    stated = f"sha256:{hashlib.sha256(CONTENTS).hexdigest()}"
+    assert downloads(tmp_path).fetch(source(served, digest=stated)).read_bytes() == CONTENTS
+    assert served.requests == [("/x.tgz", f"bytes={len(CONTENTS)}-")]
+    assert left(tmp_path) == [SUMS, "x.tgz"]
+
+
+def test_a_part_that_no_digest_is_known_of_is_not_taken_for_whole(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/x.tgz.0.part").write_bytes(CONTENTS + b"more")
+    assert downloads(tmp_path).fetch(source(served)).read_bytes() == CONTENTS
+
+
+@pytest.mark.parametrize("length", (1000, len(CONTENTS), len(CONTENTS) + 9), ids=("cut off", "complete", "longer"))
 def test_a_part_of_another_file_is_not_trusted(served: Served, tmp_path: Path, length: int) -> None:
     """The server has another file by now; nothing shows it but the digest."""
     (tmp_path / "downloads").mkdir()

@@ -26,6 +26,8 @@ SUMS = "SHA256SUMS"
 ATTEMPTS = 5
 GONE = ("401", "403", "404", "410")
 """Answers that another attempt will not change."""
+NOTHING_LEFT = "416"
+"""The answer to who asks for more of a file than there is."""
 TOLD = "%{http_code} %{content_type}\n%{errormsg}"
 """Format of what curl prints when it is done."""
 NO_RANGES = 33
@@ -127,6 +129,9 @@ class Downloads:
             for attempt in range(ATTEMPTS):
                 begun = part.is_file()
                 status, answer, wrong = transfer(url, part, lock)
+                if answer == NOTHING_LEFT and begun:  # the part is whole, or of another file
+                    known = self._stated(source) or self._recorded().get(source.name)
+                    status, wrong = 0, "" if known else wrong
                 reasons[url] = wrong or self._differs(source, part)
                 if not reasons[url]:
                     os.replace(part, path)
