@@ -226,3 +226,5 @@ def test_retokenize_as_dlcl_does() -> None:
     """Escapes are undone and done again; punctuation of other scripts becomes ASCII, and then tokens of its own."""
     assert retokenize(["Er sagte : &quot; Ja &quot; ."]) == ["Er sagte : &quot; Ja &quot; ."]
     assert retokenize(["drei \uff0cvier \uff08 fünf \uff09"]) == ["drei , vier ( fünf )"]
+    with pytest.raises(UserError, match=r"no language to tokenize is called 'deutsch'; valid: .* de, "):
+        retokenize(["z.B. so"], "deutsch")

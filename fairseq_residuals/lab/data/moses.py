@@ -17,7 +17,10 @@ from typing import Any
 
 import regex
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 
+LANGUAGES = tuple(sorted(set(NonbreakingPrefixes().available_langs.values())))
+"""Languages whose abbreviations the tokenizer knows; it tokenizes others as English."""
 NON_PRINTING = regex.compile(r"\p{C}")
 FINAL_PERIOD = re.compile(r"(\S+)\.$")
 
