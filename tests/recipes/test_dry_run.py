@@ -182,6 +182,8 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         ),
         (("b2t/table1", "--gpus", "-1"), "--gpus must be at least 0, not -1; 0 trains on the CPU"),
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
+        (("b2t/table1", "--gpus", "1", "--override", "~recipe.average.unit"), "average is {'last': 10}; valid: null, "),
+        (("b2t/table1", "--gpus", "1", "--override", "~recipe.checkpoint"), "b2t/table1/6l_post_ln lacks checkpoint"),
         (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
         (("b2t/table1", "--gpus", "1", "--override", "task.data=mine"), "task.data would have no effect: --data names"),
         (("b2t/table1", "--gpus", "1", "--override", "+checkpoint.save_dir=mine"), "would have no effect: --out names"),

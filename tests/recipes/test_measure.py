@@ -129,13 +129,21 @@ def test_average_of_the_years_is_without_the_other_score_of_2014() -> None:
     [
         ({"corpus": None}, "names no corpus"),
         ({"scores": {"A": {"set": "test", "metrc": "wer"}}}, "has unknown keys metrc; valid: "),
-        ({"scores": {"A": {"set": "test"}}}, "has no metric"),
+        ({"evaluate": {"tool": "fairseq-generate"}}, "has no metric"),
         ({"scores": {"A": {"mean": ["B"]}}}, "is a mean of B, which is no score"),
         ({"evaluate": {"tool": "fairseq-genrate", "metric": "wer"}}, "tool is 'fairseq-genrate'; valid: fairseq-gen"),
+        ({"evaluate": {"tool": "fairseq-generate", "metric": "blue"}}, "metric is 'blue'; valid of .*, wer, "),
+        ({"evaluate": {"tool": "train-log", "metric": ["wer"]}}, "metric is 'wer'; valid of train-log: joeynmt_ppl"),
+        ({"evaluate": {"metric": "wer"}}, "tool is None; valid: fairseq-gen"),
+        ({"evaluate": {"tool": "fairseq-generate", "metric": "wer", "retokenize": "deutsch"}}, "is called 'deutsch'"),
+        ({"average": {"last": 3, "unit": "month"}}, "average is .*'month'}; valid: null, or {last: N, unit: epoch or"),
+        ({"average": {"last": 3}}, "average is {'last': 3}; valid: null, or"),
+        ({"average": {"last": 0, "unit": "epoch"}}, "valid: null, or"),
+        ({"average": 5}, "average is 5; valid: null, or"),
     ],
 )
 def test_mistakes_in_a_recipe_are_refused(change: dict[str, object], said: str) -> None:
     section: dict[str, object] = {"corpus": "c", "variant": None, "average": None, "checkpoint": "checkpoint_best.pt"}
-    section |= {"evaluate": {"tool": "fairseq-generate"}, "scores": {"A": {"set": "test"}}}
+    section |= {"evaluate": {"tool": "fairseq-generate", "metric": "wer"}, "scores": {"A": {"set": "test"}}}
     with pytest.raises(UserError, match=said.replace("?", r"\?")):
         Recipe.parse("x", section | change)

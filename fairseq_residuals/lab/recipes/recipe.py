@@ -27,13 +27,22 @@ The keys of a measurement, those of ``evaluate`` included (its ``flags`` are mer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fairseq_residuals.lab.scoring.retokenize import retokenize
+from fairseq_residuals.plugin.scoring.metrics import METRICS
 from fairseq_residuals.wirings.core.errors import UserError
 
-TOOLS = ("fairseq-generate", "fairseq-eval-lm", "fairseq-validate", "train-log", "linearize")
+TOOLS = {
+    "fairseq-generate": (*METRICS, "target_tokens_per_second"),
+    "fairseq-eval-lm": ("ppl",),
+    "fairseq-validate": ("ppl",),
+    "train-log": ("joeynmt_ppl",),
+    "linearize": (*METRICS,),
+}
+"""Tools, each with the metrics of what it prints."""
 _COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize"}
 
 
@@ -80,7 +89,9 @@ class Recipe:
         section = {key: value for key, value in section.items() if (key, value) != ("release", None)}
         names = {"corpus", "variant", "average", "checkpoint", "evaluate", "scores"}
         _refuse_unknown(f"recipe of {owner}", section, names)
-        if not section.get("corpus"):
+        if missing := names - section.keys():
+            raise UserError(f"recipe of {owner} lacks {', '.join(sorted(missing))}")
+        if not section["corpus"]:
             raise UserError(f"recipe of {owner} names no corpus")
         measurements: dict[str, tuple[Measurement, ...]] = {}
         means: dict[str, tuple[str, ...]] = {}
@@ -94,11 +105,10 @@ class Recipe:
         for name, parts in means.items():
             if unknown := set(parts) - set(measurements):
                 raise UserError(f"score {name} of {owner} is a mean of {', '.join(sorted(unknown))}, which is no score")
-        average = section["average"]
         return cls(
             corpus=section["corpus"],
             variant=section["variant"],
-            average=(average["last"], average["unit"]) if average else None,
+            average=_average(owner, section["average"]),
             checkpoint=section["checkpoint"],
             measurements=measurements,
             means=means,
@@ -110,10 +120,19 @@ class Recipe:
         return {name: self.measurements[name] for name in dict.fromkeys(names)}
 
 
+def _average(owner: str, average: Any) -> tuple[int, str] | None:
+    match average:
+        case None:
+            return None
+        case {"last": int(last), "unit": "epoch" | "update" as unit, **others} if last > 0 and not others:
+            return last, unit
+    raise UserError(f"recipe of {owner}: average is {average}; valid: null, or {{last: N, unit: epoch or update}}")
+
+
 def _measurement(where: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Measurement:
     _refuse_unknown(where, common, _COMMON)
     _refuse_unknown(where, own, _COMMON | {"set", "directions"})
-    merged = {"set": ""} | dict(common) | dict(own)
+    merged = {"set": "", "tool": None} | dict(common) | dict(own)
     shared = {} if merged.get("tool") == "linearize" else dict(common.get("flags", {}))
     flags = shared | dict(own.get("flags", {}))
     metric = merged.pop("metric", None)
@@ -122,7 +141,7 @@ def _measurement(where: str, common: Mapping[str, Any], own: Mapping[str, Any]) 
     merged["metrics"] = tuple(metric) if isinstance(metric, list) else (metric,)
     merged["flags"] = {key: value for key, value in flags.items() if value is not None}
     made = Measurement(**merged)
-    allowed = {
+    allowed: dict[str, Collection[str]] = {
         "tool": TOOLS,
         "hypotheses": ("tokenized", "detokenized"),
         "references": ("raw", "text", "targets"),
@@ -130,6 +149,11 @@ def _measurement(where: str, common: Mapping[str, Any], own: Mapping[str, Any]) 
     for key, values in allowed.items():
         if getattr(made, key) not in values:
             raise UserError(f"{where}: {key} is {getattr(made, key)!r}; valid: {', '.join(values)}")
+    for name in made.metrics:
+        if name not in TOOLS[made.tool]:
+            raise UserError(f"{where}: metric is {name!r}; valid of {made.tool}: {', '.join(TOOLS[made.tool])}")
+    if made.retokenize:
+        retokenize([], made.retokenize)  # which refuses a language that it does not know
     return made
 
 
