@@ -161,6 +161,10 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table1", "--rows", "7L"), "'7L' is not in it; its rows are 6L-6L/Post-LN, "),
         (("dlcl/table2", "--rows", "post-norm/Bapna2018"), "was taken from elsewhere by the paper"),
         (("b2t/table1", "--max-update", "0"), "--max-update must be at least 1"),
+        (
+            ("synthetic/translation", "--max-update", "4"),
+            "averages 3 checkpoints, and saves 0 in 4 updates: --override",
+        ),
         (("b2t/table1", "--jobs", "0"), "--jobs must be at least 1"),
         (
             ("b2t/table1", "--gpus", "1", "--override", "checkpoint.sve_dir=x"),

@@ -40,7 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe = parser.add_argument_group("changes to the recipe")
     recipe.add_argument("--seeds", **SEVERAL, type=int, metavar="N", help="default: the paper's number of seeds")
     recipe.add_argument(
-        "--max-update", type=int, metavar="N", help="train for fewer updates, with enough checkpoints to average"
+        "--max-update",
+        type=int,
+        metavar="N",
+        help="train for fewer updates; --override recipe.average=null where these save too little to average",
     )
     recipe.add_argument(
         "--override", **SEVERAL, default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"

@@ -101,6 +101,20 @@ class Job:
         if (name := self.asked.model._name) in ARCHITECTURES:  # which complete settings in place
             ARCHITECTURES[name](copy.deepcopy(self.asked.model))
 
+    def check_average(self) -> None:
+        """Check that training saves enough checkpoints to average; of epochs, nobody knows before it begins.
+
+        Raises:
+            UserError: it saves too few.
+        """
+        last, unit = self.recipe.average or (0, "epoch")
+        updates, every = self.asked.optimization.max_update, self.asked.checkpoint.save_interval_updates
+        if unit == "update" and 0 < updates < last * every:
+            raise UserError(
+                f"{self.name} averages {last} checkpoints, and saves {updates // every} in {updates} updates:"
+                " --override checkpoint.save_interval_updates=N for more, or recipe.average=null to average none"
+            )
+
     @cached_property
     def config(self) -> DictConfig:
         """The same, adapted to this machine."""

@@ -48,6 +48,7 @@ def jobs_of(
             work.setdefault(Job(settings, cell.config, seed), []).append(cell)
     for job in work:
         job.check_model()
+        job.check_average()
     return work
 
 
