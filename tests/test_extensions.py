@@ -85,10 +85,10 @@ def test_keys_in_a_yaml_file() -> None:
     ("keys", "says"),
     [
         ({"my_rate": 2}, "--my-rate must be at most 1, not 2"),
-        ({"my_rate": "much"}, "--my-rate must be a number, not 'much'"),
-        ({"my_number": 1.5}, "--my-number must be a whole number, not 1.5"),
-        ({"my_number": True}, "--my-number must be a whole number, not True"),
-        ({"my_switch": "yes"}, "--my-switch must be true or false, not 'yes'"),
+        ({"my_rate": "much"}, "model.my_rate must be a number, not 'much'"),
+        ({"my_number": 1.5}, "model.my_number must be a whole number, not 1.5"),
+        ({"my_number": True}, "model.my_number must be a whole number, not True"),
+        ({"my_switch": "yes"}, "model.my_switch must be true or false, not 'yes'"),
         ({"my_rat": 1}, r"unknown key my_rat under model \(did you mean my_rate\?\)"),
     ],
 )

@@ -118,11 +118,12 @@ def test_yaml(nested: bool) -> None:
             for stack in ("encoder", "decoder")
         }
     model, cfg = from_yaml(
-        **keys, residual="post_ln", decoder_residual="b2t", decoder_residual_args={"init_scale": 0.5}
+        **keys, residual="post_ln", decoder_residual="b2t", decoder_residual_args={"init_scale": 0.5}, dropout="0.2"
     )
     assert wired(model) == ["post_ln", "b2t"] and [len(s) for s in stacks(model)] == [2, 3]
     assert stacks(model)[0].shape.ffn_dim == 32 and stacks(model)[1].wiring.config.init_scale == 0.5
     assert cfg.encoder_layers == 2 and cfg.decoder_residual_args == common_options(init_scale="0.5")
+    assert cfg.dropout == 0.2  # text, where its flag would have read it
     again = build_model(OmegaConf.create(OmegaConf.to_container(cfg)), make_task())
     assert wired(again) == wired(model)
 

@@ -44,6 +44,8 @@ COMPUTING = (
 )
 """Settings that change what parameters compute, and often neither their names nor their shapes."""
 
+INVALID = "the checkpoint's settings are not valid in this version of fairseq: "
+
 
 def computed_otherwise(then: Settings, now: Settings) -> tuple[str, Any, Any] | None:
     """Return the first setting of :data:`COMPUTING` in which two models differ, with both values, or None."""
@@ -140,11 +142,11 @@ def complete(arch: str, settings: Settings, exactly: Settings) -> tuple[Namespac
     base = Namespace(**{key: value for key, value in vars(_defaults(task, criterion)).items() if key not in actions})
     known = actions.keys() | _without_a_flag(arch, base)
     wanted = {key: value for key, value in settings.items() if key in known and value not in (None, "")} | exactly
-    wanted = {key: checked(actions.get(key), key, value) for key, value in wanted.items()}
+    wanted = {key: checked(actions.get(key), f"{INVALID}{key}", value) for key, value in wanted.items()}
     for owner in filter(None, (TASK_REGISTRY[task], CRITERION_REGISTRY.get(criterion))):
         for action in _parser_of(owner)._actions:
             if action.dest in settings and action.dest not in wanted:
-                setattr(base, action.dest, checked(action, action.dest, settings[action.dest]))
+                setattr(base, action.dest, checked(action, f"{INVALID}{action.dest}", settings[action.dest]))
     base.data = _data(settings)
     model = vars(_parser_of(ARCH_MODEL_REGISTRY[arch]).parse_args([]))
     given: Settings = {}

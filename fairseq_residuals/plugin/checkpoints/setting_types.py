@@ -16,7 +16,7 @@ def checked(action: argparse.Action | None, key: str, value: Any) -> Any:
 
     Args:
         action: the flag; None for a setting that has none.
-        key: the setting's name, for messages.
+        key: what messages call the setting.
         value: from a file.
 
     Raises:
@@ -44,7 +44,7 @@ def _switch(action: argparse.Action, key: str, value: Any) -> Any:
 
 def _item(action: argparse.Action, key: str, value: Any) -> Any:
     if action.type in (int, float):
-        value = _number(action.type, key, value)
+        value = _number(action, key, value)
     elif action.type in (None, str):
         value = _text(key, value)
     elif isinstance(value, dict):
@@ -56,15 +56,17 @@ def _item(action: argparse.Action, key: str, value: Any) -> Any:
     return value
 
 
-def _number(kind: Any, key: str, value: Any) -> Any:
+def _number(action: argparse.Action, key: str, value: Any) -> Any:
+    kind: Any = action.type
     described = "a whole number" if kind is int else "a number"
     if isinstance(value, str):  # as the oldest versions of fairseq wrote some
         try:
             return kind(value)
         except ValueError:
             raise _refusal(key, value, described) from None
-    # what is a number in this version was a switch in older ones: --base-shuffle
-    if not isinstance(value, int if kind is int else int | float) or (isinstance(value, bool) and kind is float):
+    # this number was a switch in older versions, and still has the default of one (transformer_lm.py:357)
+    is_switch = isinstance(value, bool) and action.dest != "base_shuffle"
+    if is_switch or not isinstance(value, int if kind is int else int | float):
         raise _refusal(key, value, described)
     return kind(value)
 
@@ -101,9 +103,7 @@ def _plain(key: str, value: Any) -> Any:
 def _refusal(key: str, value: Any, valid: str) -> UserError:
     text = repr(value)
     shown = text if len(text) <= 80 else f"{text[:77]}..."
-    return UserError(
-        f"the checkpoint's settings are not valid in this version of fairseq: {key} must be {valid}, not {shown}"
-    )
+    return UserError(f"{key} must be {valid}, not {shown}")
 
 
 def _some(choices: Sequence[Any], most: int = 10) -> str:

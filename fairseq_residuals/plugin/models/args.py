@@ -15,9 +15,9 @@ from typing import Any
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_residuals.plugin.checkpoints.setting_types import checked
 from fairseq_residuals.plugin.models import extensions
 from fairseq_residuals.plugin.models.families import REFUSED, Family
-from fairseq_residuals.plugin.models.yaml_values import check_values
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.wiring import Wiring
 
@@ -54,7 +54,9 @@ def resolve(
         if unknown:
             hint = did_you_mean(unknown[0], valid)
             raise UserError(f"unknown key {', '.join(unknown)} under model{hint}; valid: {', '.join(valid)}")
-        check_values(args, family.add_args)
+        flags = family.flags()
+        for key, value in vars(as_namespace(args)).items():
+            _set(args, key, checked(flags.get(key), f"model.{key}", value))
     for key, feature in (REFUSED | family.refused).items():
         # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
         off = (None, "", []) if key.endswith(("_to_keep", "_config")) else (None, "", 0)
@@ -112,9 +114,9 @@ def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
     # options in parentheses may be paths
     name, *rest = re.split(r"/(?![^()]*\))", _get(args, "residual") or variant, maxsplit=1)
     above = "".join(rest)
-    options = _options(args, "residual_args")
+    options = _get(args, "residual_args")
     first = Wiring.parse(name, options)
-    own_name, own_options = _get(args, "decoder_residual"), _options(args, "decoder_residual_args")
+    own_name, own_options = _get(args, "decoder_residual"), _get(args, "decoder_residual_args")
     if rest and own_name:
         raise UserError(
             f"--residual {name}/{above} names the decoder's wiring, and so does --decoder-residual; give one"
@@ -123,13 +125,6 @@ def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
     differs = own_name or own_options is not None
     decoder = Wiring.parse(own_name or name, own_options) if differs else first
     return {stack: decoder if stack == "decoder" else first for stack in family.stacks}
-
-
-def _options(args: Args, key: str) -> str | None:
-    value = _get(args, key)
-    if isinstance(value, (dict, DictConfig)):
-        return ",".join(f"{k!s}={v}" for k, v in value.items())
-    return value
 
 
 def _record(args: Args, wirings: dict[str, Wiring]) -> None:
@@ -172,7 +167,7 @@ def _check_dimensions(args: Args, stack: str) -> None:
 
 
 def _flatten(args: Args) -> None:
-    """Turn ``encoder: {layers: 4}`` into ``encoder_layers: 4``, the flat names of the command line."""
+    """Turn what a YAML file nests, such as ``encoder: {layers: 4}``, into what the command line takes."""
     for prefix in ("encoder", "decoder", "quant_noise"):
         nested = _get(args, prefix)
         if nested is None:
@@ -185,6 +180,9 @@ def _flatten(args: Args) -> None:
                 raise UserError(f"{flat} under model is given twice: {_get(args, flat)!r} and {value!r}")
             _set(args, flat, value)
         args.pop(prefix) if isinstance(args, DictConfig) else delattr(args, prefix)
+    for key in ("residual_args", "decoder_residual_args"):
+        if isinstance(options := _get(args, key), (dict, DictConfig)):
+            _set(args, key, ",".join(f"{name!s}={value}" for name, value in options.items()))
 
 
 def _get(args: Args, key: str) -> Any:

@@ -14,9 +14,6 @@ from typing import Any
 
 from torch import nn
 
-from fairseq_residuals.plugin.models.yaml_values import wanted
-from fairseq_residuals.wirings.core.errors import UserError
-
 
 class Extension:
     """A feature of training. Every method has a default, which does nothing."""
@@ -92,15 +89,10 @@ def check_all(args: Namespace) -> None:
     """Check the settings of every extension.
 
     Raises:
-        UserError: one is of another type than its flag, which a YAML file permits, or an extension refuses it.
+        UserError: an extension refuses one.
     """
     args = _complete(args)
     for extension in EXTENSIONS.values():
-        for dest, action in flags_of(extension).items():
-            value = getattr(args, dest)
-            words = "" if value is None or value == action.default else wanted(action, value)
-            if words:
-                raise UserError(f"{action.option_strings[0]} must be {words}, not {value!r}")
         extension.check(args)
 
 

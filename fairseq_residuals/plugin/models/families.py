@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,14 +42,18 @@ class Family:
     """Keys that fairseq's tasks or dataclasses give a model without a flag."""
     refused: dict[str, str]
 
-    def keys(self, base: Callable[[Namespace], None]) -> set[str]:
-        """Return every key that a YAML file may give such a model."""
+    def flags(self) -> dict[str, Action]:
+        """Return argparse's actions for the flags of such a model, by the names of their settings."""
         parser = ArgumentParser(add_help=False, allow_abbrev=False)
         self.add_args(parser)
         add_plugin_flags(parser)
+        return {action.dest: action for action in parser._actions}
+
+    def keys(self, base: Callable[[Namespace], None]) -> set[str]:
+        """Return every key that a YAML file may give such a model."""
         defaults = Namespace()
         base(defaults)
-        return {a.dest for a in parser._actions} | set(vars(defaults)) | self.extra_keys | {"_name", "arch"}
+        return {*self.flags(), *vars(defaults), *self.extra_keys, "_name", "arch"}
 
 
 def add_plugin_flags(parser: Any) -> None:
