@@ -6,12 +6,9 @@ fairseq where that is imported already, or as soon as it is, or by :func:`regist
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
 import sys
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,71 +111,19 @@ def register() -> None:
     Raises:
         ModuleNotFoundError: fairseq is not installed.
     """
-    _stop_waiting()
     importlib.import_module("modern_fairseq").install()  # a no-op where the installed .pth file has done it
     importlib.import_module("fairseq")
     importlib.import_module(f"{__name__}.plugin.register").register()
 
 
-class _Trigger:
-    """An entry of ``sys.meta_path`` that waits for fairseq, and then is gone.
-
-    It registers the plugin after fairseq was executed. If fairseq's own import had begun when this package was
-    imported, that is after the first module that is imported once fairseq is there.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of fairseq, with a loader that registers; None for other modules."""
-        if name != "fairseq" and not _is_imported():
-            return None
-        _stop_waiting()
-        importlib.import_module("modern_fairseq").install()
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            _wait()  # who asks for a spec need not import the module
-        if spec is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(Loader):
-    """Wraps the loader of one module for the time of its execution, and registers afterwards."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create what the wrapped loader creates."""
-        return self.inner.create_module(spec)  # type: ignore[no-any-return]
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, which then has the wrapped loader, and register."""
-        module.__loader__ = self.inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.inner
-        self.inner.exec_module(module)
-        register()
-
-
-def _wait() -> None:
-    if _Trigger not in sys.meta_path:
-        sys.meta_path.insert(0, _Trigger)  # type: ignore[arg-type]
-
-
-def _stop_waiting() -> None:
-    if _Trigger in sys.meta_path:
-        sys.meta_path.remove(_Trigger)  # type: ignore[arg-type]
-
-
-def _is_imported() -> bool:
-    """Return whether fairseq is there, and whole."""
+def _register_with_fairseq() -> None:
+    """Register now if fairseq is there, and whole; otherwise let modern_fairseq do it once it is."""
     spec = getattr(sys.modules.get("fairseq"), "__spec__", None)
-    return spec is not None and not getattr(spec, "_initializing", False)
+    if spec is not None and not getattr(spec, "_initializing", False):
+        register()
+        return
+    with contextlib.suppress(ModuleNotFoundError):  # the library needs PyTorch alone
+        importlib.import_module("modern_fairseq").AFTER_FAIRSEQ.append(lambda fairseq: register())
 
 
-if _is_imported():
-    register()
-else:
-    _wait()
+_register_with_fairseq()

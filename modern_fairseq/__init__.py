@@ -13,6 +13,8 @@ fairseq.
 import sys
 
 _NAMES = ("fairseq", "fairseq_cli")
+AFTER_FAIRSEQ: list = []
+"""Functions that the hook calls with fairseq once that has been executed; a plugin adds its own."""
 
 
 class _Trigger:
@@ -24,6 +26,8 @@ class _Trigger:
             others = [finder for finder in sys.meta_path if finder is not _Trigger]
             if any(finder.find_spec(name, path, target) for finder in others):
                 install()
+                # the import that asks has passed the front, where the hook is now
+                return sys.meta_path[0].find_spec(name, path, target)
         return None
 
 

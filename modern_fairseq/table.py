@@ -17,6 +17,8 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 
+from modern_fairseq import AFTER_FAIRSEQ
+
 VERSION = "0.12.2"
 """The only version of fairseq that the patches are for."""
 SWITCH = "MODERN_FAIRSEQ"
@@ -136,7 +138,7 @@ for _reference, _names in _AFTER.items():
     for _name in _names.split():
         _BY_MODULE.setdefault(_name, []).append(_reference)
 
-_OF_PLUGINS: dict[str, list[Patch]] = {}
+_OF_PLUGINS: dict[str, list[Patch]] = {"fairseq": AFTER_FAIRSEQ}
 """Patches by module that :func:`when_imported` has entered in this process."""
 
 # Deprecations inside fairseq that still work and that no user can act upon.

@@ -192,24 +192,16 @@ from fairseq.tasks.fairseq_task import FairseqTask
 assert "transformer_b2t" in ARCH_MODEL_REGISTRY and "transformer_lm_b2t" in ARCH_MODEL_REGISTRY
 assert "chunked_label_smoothed_cross_entropy" in CRITERION_REGISTRY
 assert "FasterSequenceGenerator" in FairseqTask.build_generator.__code__.co_names
-import sys, fairseq_residuals
-assert fairseq_residuals._Trigger not in sys.meta_path
 """
 PARTLY = """
-import sys, types
-from importlib.machinery import ModuleSpec
-fairseq = types.ModuleType("fairseq")
-fairseq.__spec__ = ModuleSpec("fairseq", None)
-fairseq.__spec__._initializing = True
-sys.modules["fairseq"] = fairseq
-import fairseq_residuals
-import colorsys
-assert fairseq_residuals._Trigger in sys.meta_path
-del sys.modules["fairseq"]
-sys.meta_path.remove(fairseq_residuals._Trigger)
+import sys
+class DuringFairseq:
+    def find_spec(name, path=None, target=None):
+        if name == "fairseq.criterions":
+            import fairseq_residuals
+sys.meta_path.insert(0, DuringFairseq)
 import fairseq
-sys.meta_path.insert(0, fairseq_residuals._Trigger)
-import tabnanny
+assert "fairseq_residuals" in sys.modules
 """
 
 
