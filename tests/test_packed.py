@@ -21,7 +21,7 @@ from fairseq_residuals.plugin.speed import cuda_graph_step, varlen_attention
 from fairseq_residuals.plugin.speed.varlen_attention import VarlenAttention
 from fairseq_residuals.plugin.training import packed
 from fairseq_residuals.plugin.training.admin_profile import profile
-from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_batches, pack_batch, padded_batch
+from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_batches, pack_batch
 from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.errors import UserError
@@ -194,15 +194,7 @@ def test_rows() -> None:
     assert rows["net_input"]["target_bounds"].tolist() == [0, 6, 11, 15] and rows["net_input"]["target_longest"] == 6
     assert rows["target"].shape == rows["net_input"]["prev_output_tokens"].shape == (1, 15)
     assert rows["target"].ne(PAD).sum() == target.ne(PAD).sum() and rows["nsentences"] == 3
-    target = padded["target"] = nn.functional.pad(target, (0, 2), value=PAD)  # by --required-seq-len-multiple
-    previous = padded["net_input"]["prev_output_tokens"]
-    padded["net_input"]["prev_output_tokens"] = nn.functional.pad(previous, (0, 2), value=PAD)
-    for batch_ in (pack_batch(padded, PAD), pack_batch(padded, PAD, shape_of(padded))):
-        restored = padded_batch(batch_, PAD)
-        assert torch.equal(restored["target"], target)
-        assert restored["net_input"].keys() == padded["net_input"].keys()
-        assert all(torch.equal(restored["net_input"][k], padded["net_input"][k]) for k in padded["net_input"])
-    assert padded_batch(padded, PAD) is padded
+    assert rows["padded"] is padded
 
 
 def test_one_shape_has_room_for_all_batches() -> None:

@@ -17,7 +17,7 @@ from fairseq.optim.bmuf import FairseqBMUF
 from torch import nn
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
-from fairseq_residuals.plugin.training.packed_batches import padded_batch
+from fairseq_residuals.plugin.training.packed_batches import PADDED
 from fairseq_residuals.plugin.training.trainer_hooks import before_next_step, hooks_of
 from fairseq_residuals.wirings.admin_measurement import Omegas, measure, refuse_files, start_from, unprofiled
 
@@ -34,7 +34,7 @@ def profile(trainer: Any, sample: Any) -> Omegas:
     criterion.train()
     trainer._set_seed()
     # variances are those of a padded batch, in which padding counts
-    batch, _ = trainer._prepare_sample(padded_batch(sample, criterion.padding_idx))
+    batch, _ = trainer._prepare_sample(sample.get(PADDED, sample))
     with torch.autocast(trainer.device.type, torch.float16, enabled=trainer.cuda and trainer.cfg.common.amp):
         return measure(model, functools.partial(criterion, model, batch))
 

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from fairseq_residuals.wirings.core.errors import UserError
 
+PADDED = "padded"
+"""Key under which a packed batch holds the batch that it was made of."""
+
 MULTIPLE = 64
 """Divisor of the positions in rows of a fixed length: products of such sizes suit a GPU."""
 
@@ -58,6 +61,8 @@ class FixedShape:
 def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None) -> dict[str, Any]:
     """Return a batch of fairseq's in rows: words (1, total), with ``*_bounds`` and ``*_longest`` in ``net_input``.
 
+    The batch itself is in it, too, under :data:`PADDED`.
+
     Args:
         batch: with padding on any side. Its target is packed; so is its source, if that is words too.
         pad: the word that pads sentences.
@@ -83,9 +88,7 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
     inputs |= {previous: row.of(inputs[previous], pad), "target_bounds": row.bounds, "target_longest": row.longest}
     if previous == "src_tokens":
         inputs["src_lengths"] = row.bounds.diff().long()
-    # positions of the padded rows: more than the longest sentence has, by --required-seq-len-multiple and its like
-    widths = {"source": source.size(1) if pairs else 0, "target": target.size(1)}
-    return batch | {"net_input": inputs, "target": row.of(target, pad), "padded_widths": widths}
+    return batch | {"net_input": inputs, "target": row.of(target, pad), PADDED: batch}
 
 
 class _Row:
@@ -110,29 +113,6 @@ class _Row:
     def of(self, words: Tensor, pad: int) -> Tensor:
         """(B, T) -> (1, total)"""
         return torch.nn.functional.pad(words[self.real], (0, self.fill), value=pad)[None]
-
-
-def padded_batch(batch: dict[str, Any], pad: int) -> dict[str, Any]:
-    """Return a packed batch with padding on the right again; any other as it is."""
-    inputs = dict(batch["net_input"])
-    sides = {side: inputs.pop(f"{side}_bounds") for side in ("source", "target") if f"{side}_bounds" in inputs}
-    if not sides:
-        return batch
-    longest = {side: inputs.pop(f"{side}_longest") for side in sides}
-    n = batch["nsentences"]
-
-    def padded(side: str, row: Tensor) -> Tensor:
-        sentences = list(row[0].tensor_split(sides[side][1 : n + 1].cpu().long())[:n])
-        assert max(map(len, sentences)) <= longest[side]
-        rows = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=pad)
-        return torch.nn.functional.pad(rows, (0, batch["padded_widths"][side] - rows.size(1)), value=pad)
-
-    if "source" in sides:
-        inputs["src_tokens"] = padded("source", inputs["src_tokens"])
-    inputs["src_lengths"] = inputs["src_lengths"][:n]
-    previous = "prev_output_tokens" if "prev_output_tokens" in inputs else "src_tokens"
-    inputs[previous] = padded("target", inputs[previous])
-    return batch | {"net_input": inputs, "target": padded("target", batch["target"])}
 
 
 class PackedDataset(BaseWrapperDataset):  # type: ignore[misc]
