@@ -46,15 +46,6 @@ class LossAndGradients(NamedTuple):
     prescale: float
 
 
-def reference(features: Tensor, weight: Tensor, target: Tensor, epsilon: float) -> Sums:
-    """Compute all scores and log-probabilities, in single precision at least."""
-    scores = features @ weight.t()
-    log_probs = scores.log_softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    nll, spread = -log_probs.gather(-1, target[:, None]).sum(), epsilon / (len(weight) - 1)
-    loss = (1 - epsilon - spread) * nll - spread * log_probs.sum()
-    return Sums(loss, nll, scores.argmax(-1).eq(target).sum())
-
-
 def chunked_cross_entropy(
     features: Tensor, weight: Tensor, target: Tensor, epsilon: float, *, count_correct: bool = False
 ) -> Sums:
