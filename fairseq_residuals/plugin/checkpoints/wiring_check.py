@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fairseq_residuals.plugin.checkpoints.fairseq_config import (
     COMPUTING,
+    Settings,
     computed_otherwise,
     flat_settings,
     wiring_of,
@@ -16,44 +15,31 @@ from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.fixes.checkpoint_loading import Loaded, steps
 
 
-def refuse_to_rewire(loaded: Loaded) -> None:
-    """Refuse other settings than a checkpoint's own that make another wiring of it.
+def refuse_to_compute_otherwise(loaded: Loaded) -> None:
+    """Refuse other settings than a checkpoint's own with which its parameters compute something else.
 
     The names and shapes of parameters often do not tell one wiring from another. Paths, dropout and all else that is no
     part of the wiring may be given; what contradicts the norms of a wiring is refused where the model is built.
 
     Raises:
-        UserError: the wiring, or whether this plugin builds the model at all, would differ from the checkpoint's.
-    """
-    if loaded.own is None:
-        return
-    before, after = (_computes(settings) for settings in (loaded.own, loaded.state))
-    if before != after:
-        raise UserError(
-            f"{loaded.filename} was trained with {before}, and --model-overrides cannot change that to {after}:"
-            " leave the wiring and the architecture as they are"
-        )
-
-
-def refuse_to_compute_otherwise(loaded: Loaded) -> None:
-    """Refuse other settings than a checkpoint's own with which its parameters compute something else.
-
-    Raises:
-        UserError: one of :data:`COMPUTING` would differ from the checkpoint's.
+        UserError: the wiring, whether this plugin builds the model at all, or one of :data:`COMPUTING` would differ
+            from the checkpoint's.
     """
     if loaded.own is None:
         return
     before, after = flat_settings(loaded.own), flat_settings(loaded.state)
-    for key in COMPUTING:
-        if before.get(key) != after.get(key):
+    compared = [(_computes(before), _computes(after))]
+    changed = [key for key in COMPUTING if before.get(key) != after.get(key)]
+    compared += [(f"{key}={before.get(key)}", f"{key}={after.get(key)}") for key in changed]
+    for then, now in compared:
+        if then != now:
             raise UserError(
-                f"{loaded.filename} was trained with {key}={before.get(key)}, and --model-overrides cannot"
-                f" change that to {after[key]}: leave {key} as it is"
+                f"{loaded.filename} was trained with {then}, and --model-overrides cannot change that to {now};"
+                " leave it as it is"
             )
 
 
-def _computes(checkpoint: dict[str, Any]) -> str:
-    settings = flat_settings(checkpoint)
+def _computes(settings: Settings) -> str:
     if settings.get("arch") not in ARCHITECTURES:
         return "a model that is none of this plugin's"
     return f"the wiring {wiring_of(settings) or 'of its architecture'}"
@@ -81,4 +67,4 @@ def refuse_to_go_on_otherwise(loaded: Loaded) -> None:
         )
 
 
-steps.extend((refuse_to_rewire, refuse_to_compute_otherwise, refuse_to_go_on_otherwise))
+steps.extend((refuse_to_compute_otherwise, refuse_to_go_on_otherwise))
