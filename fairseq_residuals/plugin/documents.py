@@ -37,25 +37,6 @@ def read_record(path: Path, *keys: str) -> dict[str, Any]:
     return content
 
 
-def read_object(path: Path, kind: str, most_bytes: int) -> dict[str, Any]:
-    """Read a JSON file that somebody else wrote and that holds one object.
-
-    Args:
-        kind: what it is, for messages.
-        most_bytes: largest size of the file; whole MiB.
-
-    Raises:
-        UserError: the file is larger, no JSON, or no object.
-        OSError: it cannot be read.
-    """
-    if path.stat().st_size > most_bytes:
-        raise UserError(f"{path} has more than {most_bytes >> 20} MiB, which no {kind} takes")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it is no JSON object")
-    return content
-
-
 def read_text(path: Path) -> str:
     """Read a text file.
 

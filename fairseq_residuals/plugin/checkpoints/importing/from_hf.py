@@ -18,7 +18,7 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, comple
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, dimensions, sharing
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, Imported, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
-from fairseq_residuals.plugin.documents import read_object
+from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
@@ -59,7 +59,12 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{folder} is no model of transformers: there is no {CONFIG} in it")
-    return read_object(path, "configuration", _MOST_BYTES_OF_CONFIG)
+    if path.stat().st_size > _MOST_BYTES_OF_CONFIG:
+        raise UserError(f"{path} has more than {_MOST_BYTES_OF_CONFIG >> 20} MiB, which no configuration takes")
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is damaged: it is no JSON object")
+    return config
 
 
 def _weights(folder: Path) -> Path:
