@@ -64,41 +64,34 @@ __all__ = [
     "wrap",
 ]
 
-_HOME = {
-    "Blocks": "wirings.rewire.blocks",
-    "Connection": "wirings.core.base",
-    "Contributions": "lab.look.contributions",
-    "DecoderCache": "wirings.blocks.cache",
-    "EncoderDecoder": "wirings.blocks.models",
-    "FeedForward": "wirings.blocks.feed_forward",
-    "LanguageModel": "wirings.blocks.models",
-    "MultiheadAttention": "wirings.blocks.attention",
-    "Site": "wirings.core.base",
-    "Stack": "wirings.core.stack",
-    "StackShape": "wirings.core.base",
-    "SubLayerNames": "wirings.rewire.blocks",
-    "TokenEmbedding": "wirings.blocks.embedding",
-    "UserError": "wirings.core.errors",
-    "Variant": "wirings.core.base",
-    "build_stack": "wirings.build",
-    "contributions": "lab.look.contributions",
-    "list_variants": "wirings.core.registry",
-    "load": "wirings.rewire.rewire",
-    "onednn_is_exact": "wirings.speed.matmul_backend",
-    "parameter_groups": "wirings.parameter_groups",
-    "plot": "lab.look.plots",
-    "products_by_onednn": "wirings.speed.matmul_backend",
-    "register_norm": "wirings.core.norms",
-    "register_variant": "wirings.core.registry",
-    "rewire": "wirings.rewire.rewire",
-    "wrap": "wirings.wrap",
+_NAMES = {
+    "lab.look.contributions": ("Contributions", "contributions"),
+    "lab.look.plots": ("plot",),
+    "wirings.blocks.attention": ("MultiheadAttention",),
+    "wirings.blocks.cache": ("DecoderCache",),
+    "wirings.blocks.embedding": ("TokenEmbedding",),
+    "wirings.blocks.feed_forward": ("FeedForward",),
+    "wirings.blocks.models": ("EncoderDecoder", "LanguageModel"),
+    "wirings.build": ("build_stack",),
+    "wirings.core.base": ("Connection", "Site", "StackShape", "Variant"),
+    "wirings.core.errors": ("UserError",),
+    "wirings.core.norms": ("register_norm",),
+    "wirings.core.registry": ("list_variants", "register_variant"),
+    "wirings.core.stack": ("Stack",),
+    "wirings.parameter_groups": ("parameter_groups",),
+    "wirings.rewire.blocks": ("Blocks", "SubLayerNames"),
+    "wirings.rewire.rewire": ("load", "rewire"),
+    "wirings.speed.matmul_backend": ("onednn_is_exact", "products_by_onednn"),
+    "wirings.wrap": ("wrap",),
 }
+"""Public names by the module that is imported once one of them is asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
