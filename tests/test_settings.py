@@ -189,6 +189,8 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         ),
         ("--residual transparent_attention:0-2,pre_ln:3-5", "no other layers of the encoder may follow it"),
         ("--residual deepnet --residual-args init=xavier", "for it draws its weights by its own rule; leave it out"),
+        ("--residual b2t/", "unknown wiring ''; the wirings are"),
+        ("--residual b2t/pre_ln --residual-args init_scale=0.5", "write options in brackets, as in b2t("),
     ],
 )
 def test_errors_say_what_is_wrong_and_what_is_valid(flags: str, says: str) -> None:
@@ -202,6 +204,14 @@ def test_a_variant_without_meaning_is_refused_with_the_reason() -> None:
     assert "transformer_lm_transparent_attention" not in ARCHITECTURES
     with pytest.raises(UserError, match="for those of a decoder, and this stack stands alone"):
         settings("transformer_lm_post_ln_6l", "--residual", "transparent_attention")
+
+
+@pytest.mark.parametrize("first", ("--residual deepnet", "--residual-args init_scale=0.5"))
+@pytest.mark.parametrize("second", ("--decoder-residual post_ln", "--decoder-residual-args init_scale=0.25"))
+def test_a_language_model_has_one_wiring(first: str, second: str) -> None:
+    for flags in (f"{first} {second}", "--residual b2t(init_scale=0.5)/post_ln"):
+        with pytest.raises(UserError, match="this model has one stack"):
+            settings("transformer_lm_pre_ln", *flags.split())
 
 
 def test_every_refused_flag_of_a_language_model_is_refused() -> None:

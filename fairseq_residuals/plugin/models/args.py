@@ -111,19 +111,32 @@ def for_stock_build(args: Args) -> Namespace:
 
 
 def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
+    chosen, options = _get(args, "residual"), _get(args, "residual_args")
+    own_name, own_options = _get(args, "decoder_residual") or None, _get(args, "decoder_residual_args")
+    is_alone = "encoder" not in family.stacks
     # options in parentheses may be paths
-    name, *rest = re.split(r"/(?![^()]*\))", _get(args, "residual") or variant, maxsplit=1)
-    above = "".join(rest)
-    options = _get(args, "residual_args")
+    name, *above = re.split(r"/(?![^()]*\))", chosen or variant, maxsplit=1)
+    if above:
+        if is_alone:
+            raise UserError(
+                f"--residual {chosen} is for an encoder and a decoder, and this model has one stack; name one"
+            )
+        if own_name:
+            raise UserError(f"--residual {chosen} names the decoder's wiring, and so does --decoder-residual; give one")
+        if options:
+            raise UserError(
+                f"--residual-args does not say for which of the two wirings in --residual {chosen} it is; write options"
+                " in brackets, as in b2t(init_scale=0.5)/pre_ln"
+            )
+        (own_name,) = above
     first = Wiring.parse(name, options)
-    own_name, own_options = _get(args, "decoder_residual"), _get(args, "decoder_residual_args")
-    if rest and own_name:
+    differs = own_name is not None or own_options is not None
+    decoder = Wiring.parse(name if own_name is None else own_name, own_options) if differs else first
+    if is_alone and (chosen or options is not None) and str(first) != str(decoder):
         raise UserError(
-            f"--residual {name}/{above} names the decoder's wiring, and so does --decoder-residual; give one"
+            "this model has one stack, whose wiring is given twice: by --residual or its options, and by"
+            " --decoder-residual or its options; give it once"
         )
-    own_name = own_name or above
-    differs = own_name or own_options is not None
-    decoder = Wiring.parse(own_name or name, own_options) if differs else first
     return {stack: decoder if stack == "decoder" else first for stack in family.stacks}
 
 
