@@ -158,6 +158,19 @@ def test_flags_of_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out.mkdir()
     assert "is there already" in refused(capsys, tmp_path, "export", "--to", "hf", path, out)
     assert "there is no folder" in refused(capsys, tmp_path, "export", "--to", "hf", path, tmp_path / "no" / "out")
+    assert "is for --to fairseq" in refused(capsys, tmp_path, "export", "--to", "hf", "--overwrite", path, out)
+
+
+def test_a_file_is_replaced_where_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, ours = write(tmp_path, "translation", "post_ln")
+    stock, best = tmp_path / "stock.pt", tmp_path / "best.pt"
+    assert main(["export", "--to", "fairseq", str(ours), str(stock)]) == 0
+    for command, file in (("export --to fairseq", ours), ("import --from fairseq", stock)):
+        best.write_text("a training of weeks")
+        assert "already; --overwrite replaces it" in refused(capsys, tmp_path, *command.split(), file, best)
+        assert best.read_text() == "a training of weeks"
+        assert main([*command.split(), "--overwrite", str(file), str(best)]) == 0
+        assert read_checkpoint(best)["model"]
 
 
 def change(path: Path, **changes: Any) -> None:

@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: there is nothing of the kind to measure, or nowhere to write.
     """
     if args.csv:
-        check_output(args.csv, ())
+        check_output(args.csv, (), overwrite=True)
     device = device_of(args.device)
     theme = THEMES[args.theme]
     entries = chosen(args, PARSE[args.theme])

@@ -160,9 +160,7 @@ def run(args: argparse.Namespace) -> int:
     """
     inputs = _choose(args)
     output: Path = args.output
-    check_output(output, inputs)
-    if output.exists() and not args.overwrite:
-        raise UserError(f"{output} is there already; --overwrite replaces it")
+    check_output(output, inputs, overwrite=args.overwrite)
     print(f"averaging {len(inputs)} checkpoints:", *inputs, sep="\n", flush=True)
     save(average(inputs), output)
     print(f"wrote {output}")

@@ -49,11 +49,14 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
         raise UserError(f"cannot write {path}: {said}") from error
 
 
-def check_output(output: Path, inputs: Iterable[Path]) -> None:
+def check_output(output: Path, inputs: Iterable[Path], *, overwrite: bool) -> None:
     """Check that ``output`` can be written.
 
+    Args:
+        overwrite: whether it may replace a file that is there already.
+
     Raises:
-        UserError: ``output`` is one of ``inputs``, or cannot be a file.
+        UserError: ``output`` is one of ``inputs``, cannot be a file, or is one already.
     """
     if any(output.exists() and output.samefile(path) for path in inputs if path.exists()):
         raise UserError(f"{output} is one of the checkpoints to be read; choose another name for what is written")
@@ -63,6 +66,8 @@ def check_output(output: Path, inputs: Iterable[Path]) -> None:
         raise UserError(f"{output} is a folder; give the name of a file to write")
     if output.exists() and not output.is_file():
         raise UserError(f"{output} is a device or a pipe; give the name of a file to write")
+    if output.exists() and not overwrite:
+        raise UserError(f"{output} is there already; --overwrite replaces it")
 
 
 def check_new_folder(output: Path) -> None:

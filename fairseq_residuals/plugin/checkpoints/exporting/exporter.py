@@ -64,6 +64,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="what to write: a file with --to fairseq, otherwise a new folder"
     )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="with --to fairseq, replace a file that is there already"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,8 +77,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.to != "hf" and any(getattr(args, name) for name in FOR_HF):
         raise UserError("--data, --codes and --sentencepiece are for --to hf; leave them out")
+    if args.to != "fairseq" and args.overwrite:
+        raise UserError("--overwrite is for --to fairseq; the other formats need the name of a new folder")
     if args.to == "fairseq":
-        check_output(args.out, [args.file])
+        check_output(args.out, [args.file], overwrite=args.overwrite)
     else:
         check_new_folder(args.out)
     with quiet():

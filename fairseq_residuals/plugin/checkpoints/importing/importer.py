@@ -50,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="what to write, for fairseq-generate and fairseq-train --restore-file"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there already")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: the checkpoint cannot be imported or ``OUT`` not be written; nothing is written then.
     """
-    check_output(args.out, [args.file])
+    check_output(args.out, [args.file], overwrite=args.overwrite)
     with quiet():
         imported = import_hf(args.file) if args.repository == HF else import_checkpoint(args.file, args.repository)
     save(imported.checkpoint, args.out)
