@@ -15,6 +15,7 @@ from torch import nn
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.exporting import to_graphs
 
 pytest.importorskip("safetensors", reason="the extra hf is not installed")
 
@@ -231,6 +232,16 @@ def test_a_failed_export_leaves_nothing(
 
     monkeypatch.setattr("fairseq_residuals.plugin.checkpoints.exporting.to_hf.write_tensors", full)
     assert "No space left" in refused(capsys, tmp_path, "export", "--to", "hf", path, tmp_path / "out")
+
+
+def test_wrong_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    _, path = write(tmp_path, "translation", "b2t")
+    assert main(["export", "--to", "onnx", str(path), str(tmp_path / "onnx")]) == 0
+    assert "of the graphs under onnxruntime" in capsys.readouterr().out
+    trace = to_graphs.trace_graphs
+    monkeypatch.setattr(to_graphs, "trace_graphs", lambda model: trace(tiny.perturb(model)))
+    assert "under onnxruntime its logits" in refused(capsys, tmp_path, "export", "--to", "onnx", path, tmp_path / "out")
 
 
 def test_half_a_checkpoint_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,14 @@
 """``fairseq-residuals export --to FORMAT FILE OUT``: trained models for other programs.
 
-Whatever is written runs beside the model on random input first, and is refused if it computes something else.
+The exported model runs beside fairseq's on random input, and is refused if it computes something else: graphs as they
+were written, other formats in memory, before they are written.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ from fairseq_residuals.plugin.models.translation import TRANSLATION
 from fairseq_residuals.plugin.progress import quiet
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.export.graphs import load_onnx
 
 HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers or ONNX"
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
@@ -103,8 +107,11 @@ def _to_fairseq(file: Path, out: Path) -> list[str]:
     ]
 
 
-def _deviation_line(deviation: float) -> str:
-    return f"largest difference of logits on random input: {deviation:.1e} of the largest (tolerance {TOLERANCE:g})"
+def _deviation_line(deviation: float, of: str = "the model in memory") -> str:
+    return (
+        f"largest difference of logits on random input, of {of}: {deviation:.1e} of the largest"
+        f" (tolerance {TOLERANCE:g})"
+    )
 
 
 @dataclass(frozen=True)
@@ -159,11 +166,12 @@ def _to_folder(args: argparse.Namespace) -> list[str]:
         UserError: the format cannot hold the model, a file is missing, or what was written computes something else.
     """
     checkpoint = read_portable(args.file)
-    report = [_deviation_line(check_logits(checkpoint, "exported: without fairseq"))]
+    deviation = check_logits(checkpoint, "exported: without fairseq")
     files = _tokenizer_files(checkpoint, args)
     with new_folder(args.out) as folder:
         if args.to == "hf":
             to_hf.write_hf(checkpoint, files, folder)
+            report = [_deviation_line(deviation)]
             if files is None:
                 return [*report, "no tokenizer: give --data DIR, the folder of the dictionaries, for one"]
             return report + to_hf.unsplit_words(files)
@@ -171,6 +179,11 @@ def _to_folder(args: argparse.Namespace) -> list[str]:
         from fairseq_residuals.plugin.checkpoints.exporting import to_graphs
 
         to_graphs.write_onnx(to_graphs.trace_graphs(checkpoint.model), checkpoint.model.settings, folder)
+        if importlib.util.find_spec("onnxruntime") is None:
+            report = [_deviation_line(deviation), "the graphs were not run: there is no package onnxruntime"]
+        else:
+            deviation = check_logits(checkpoint, "exported: under onnxruntime", load_onnx(folder).logits)
+            report = [_deviation_line(deviation, "the graphs under onnxruntime")]
     return [*report, f"opset {to_graphs.OPSET}"]
 
 
@@ -189,11 +202,14 @@ def _tokenizer_files(checkpoint: PortableCheckpoint, args: argparse.Namespace) -
 
 
 @torch.no_grad()
-def check_logits(checkpoint: PortableCheckpoint, what: str) -> float:
-    """Return how far the logits on PyTorch alone are from fairseq's, as a part of the largest.
+def check_logits(
+    checkpoint: PortableCheckpoint, what: str, run: Callable[[Tensor, Tensor | None], Tensor] | None = None
+) -> float:
+    """Return how far logits are from fairseq's, as a part of the largest.
 
     Args:
         what: for messages, what cannot be done with the checkpoint, and of what the logits are.
+        run: return logits of what the decoder is fed and, of a pair, the source; None: those on PyTorch alone.
 
     Raises:
         UserError: by more than rounding.
@@ -201,8 +217,12 @@ def check_logits(checkpoint: PortableCheckpoint, what: str) -> float:
     batch, model = random_batch(checkpoint.fairseq_model), checkpoint.model
     expected: Tensor = checkpoint.fairseq_model(**batch)[0]
     source = batch["src_tokens"]
-    memory = () if model.encoder is None else (model.encoder(source), source.eq(PAD))
-    return _checked(model.decoder(_previous(batch), *memory), expected, batch, f"{checkpoint.path} cannot be {what}")
+    if run is None:
+        memory = () if model.encoder is None else (model.encoder(source), source.eq(PAD))
+        logits = model.decoder(_previous(batch), *memory)
+    else:
+        logits = run(_previous(batch), None if model.encoder is None else source)
+    return _checked(logits, expected, batch, f"{checkpoint.path} cannot be {what}")
 
 
 def _checked(logits: Tensor, expected: Tensor, batch: dict[str, Tensor], refusal: str) -> float:
