@@ -22,6 +22,8 @@ def test_only_newlines_end_lines(tmp_path: Path) -> None:
     assert read_lines(path) == ["a\u2028b\x85c\x0cd", "", "last"]
     path.write_bytes(b"a\n\n")
     assert read_lines(path) == ["a", ""]
+    path.write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
+    assert read_lines(path) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

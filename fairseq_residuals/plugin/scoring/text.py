@@ -25,13 +25,13 @@ def read_lines(path: str | Path) -> list[str]:
     r"""Return the lines of a UTF-8 file.
 
     They are ended by ``\n`` and by nothing else, as in every tool of these pipelines: text has U+2028 and its
-    like inside sentences. The ``\r`` of a file from Windows is dropped.
+    like inside sentences. The ``\r`` and the byte order mark of a file from Windows are dropped.
 
     Raises:
         UserError: there is no such file, it is empty, or it is not UTF-8.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except UnicodeDecodeError as error:
