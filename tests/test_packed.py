@@ -276,6 +276,8 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("--packed may be same or full, not 'most'", packs="--packed most")
     refused("--packed is for --task translation, language_modeling, speech_to_text, not Task")
     monkeypatch.setitem(packed.TASKS, "tiny", Task)
+    refused("fills batches up to --max-tokens", "--batch-size", "16", packs="--packed full")
+    refused("counts sentences", "--max-tokens=9", "--required-batch-size-multiple=64", packs="--packed full")
     other = "label_smoothed_cross_entropy_with_alignment"
     refused(f"--packed is not for --criterion {other}", "--criterion", other)
     smoothed = ("--criterion", "label_smoothed_cross_entropy", "--ignore-prefix-size", "1")

@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
 
+from fairseq.dataclass.configs import DatasetConfig
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.speech_to_text import SpeechToTextTask
 from fairseq.tasks.translation import TranslationTask
@@ -76,6 +77,13 @@ def _pack(trainer: Any, *, full: bool) -> None:
         raise UserError(f"--packed is for --task {', '.join(TASKS)}, not {type(task).__name__}; leave it out")
     if full and isinstance(task, SpeechToTextTask):
         raise UserError("--packed full is for words on both sides, of which speech has none; give --packed alone")
+    if full and not settings.dataset.max_tokens:
+        raise UserError("--packed full fills batches up to --max-tokens; give that, or --packed alone")
+    if full and settings.dataset.required_batch_size_multiple not in (1, DatasetConfig.required_batch_size_multiple):
+        raise UserError(
+            "--packed full fills batches by words, and --required-batch-size-multiple counts sentences;"
+            " leave it out, or give --packed alone"
+        )
     if settings.criterion._name not in CRITERIONS:
         raise UserError(
             f"--packed is not for --criterion {settings.criterion._name}; it is for {', '.join(CRITERIONS)}"
