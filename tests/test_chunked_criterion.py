@@ -48,8 +48,9 @@ def criterion(name: str, *flags: str) -> Any:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("fixnorm", ("false", "true"))
 @pytest.mark.parametrize("flags", ((), ("--report-accuracy", "--ignore-prefix-size", "1", "--sentence-avg")), ids=len)
-def test_criterion(task: str, flags: tuple[str, ...]) -> None:
+def test_criterion(task: str, fixnorm: str, flags: tuple[str, ...]) -> None:
     """Padding, gradients of every parameter, and the log."""
     net_input = batch(task)
     target = target_tokens(task, net_input)
@@ -57,7 +58,7 @@ def test_criterion(task: str, flags: tuple[str, ...]) -> None:
     given = {"net_input": net_input, "target": target, "ntokens": int(target.ne(PAD).sum())}
     results = []
     for name in ("label_smoothed_cross_entropy", "chunked_label_smoothed_cross_entropy"):
-        model = perturb(build(task, "b2t")).train()
+        model = perturb(build(task, "b2t", "--residual-args", f"fixnorm={fixnorm}")).train()
         loss, size, logged = criterion(name, *flags)(model, given)
         loss.backward()
         gradients = {name: p.grad for name, p in model.named_parameters()}

@@ -11,8 +11,6 @@ from fairseq.models import build_model
 from tiny import PAD, TASKS, batch, build, logits, make_task, perturb, settings, step_by_step
 from torch import nn
 
-from fairseq_residuals.plugin.models.fixnorm import NormalizedProjection
-from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import _check
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -96,14 +94,6 @@ def test_adaptive_softmax_is_refused() -> None:
     args = settings("transformer_lm_pre_ln", *ARGS, "--adaptive-softmax-cutoff", "10,20", "--decoder-layers", "1")
     with pytest.raises(UserError, match="adaptive softmax"):
         build_model(args, make_task())
-
-
-def test_the_chunked_loss_is_refused() -> None:
-    """It multiplies by the matrix itself."""
-    model = build("translation", "pre_ln", *ARGS)
-    assert isinstance(model.decoder.output_projection, NormalizedProjection)
-    with pytest.raises(UserError, match="use --criterion label_smoothed_cross_entropy"):
-        _check(model, reduce=True)
 
 
 def test_a_stack_by_itself_has_no_words() -> None:

@@ -47,6 +47,10 @@ class NormalizedProjection(nn.Module):
         logits = linear(x, self.weight) / length(self.weight).squeeze(-1)
         return (logits if self.bias is None else logits + self.bias).to(x.dtype)
 
+    def matrix(self) -> Tensor:
+        """Return the matrix that the logits are products with, (V, C), for a loss that computes them itself."""
+        return (self.weight / length(self.weight)).to(self.weight.dtype)
+
 
 def uses_fixnorm(wirings: dict[str, Wiring]) -> bool:
     """Return whether the wirings of a model ask for it.

@@ -278,4 +278,4 @@ def refuse_unrecordable(model: Any, device: torch.device) -> None:
         raise UserError("--cuda-graphs on several GPUs needs --ddp-backend legacy_ddp")
     projection = getattr(model.decoder, "output_projection", None)
     if not isinstance(projection, nn.Linear) or not projection.weight.requires_grad:
-        raise UserError("--cuda-graphs needs an output projection that is trained")
+        raise UserError("--cuda-graphs needs an output projection that is trained, and no fixnorm=true")

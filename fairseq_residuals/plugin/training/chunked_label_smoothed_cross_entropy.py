@@ -12,6 +12,7 @@ from fairseq.models import FairseqEncoderDecoderModel, FairseqMultiModel
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_residuals.plugin.models.fixnorm import NormalizedProjection
 from fairseq_residuals.plugin.training.chunked_cross_entropy import (
     LossAndGradients,
     Sums,
@@ -57,7 +58,8 @@ class LabelSmoothedCrossEntropyCriterion(fairseqs.LabelSmoothedCrossEntropyCrite
         wanted = target[:, self.ignore_prefix_size :]
         real = wanted.ne(self.padding_idx)
         features = self.features(model, sample["net_input"])[real]
-        weight = model.decoder.output_projection.weight
+        projection = model.decoder.output_projection
+        weight = projection.matrix() if isinstance(projection, NormalizedProjection) else projection.weight
         return chunked_cross_entropy(features, weight, wanted[real], self.eps, count_correct=self.report_accuracy)
 
     def features(self, model: Callable[..., Any], inputs: dict[str, Any]) -> Tensor:
@@ -96,7 +98,7 @@ def _check(model: Any, reduce: bool) -> None:
         and not isinstance(innermost, FairseqMultiModel)
         and ("features_only" in given or any(p.kind is p.VAR_KEYWORD for p in given.values()))
     )
-    by_matrix = isinstance(projection, nn.Linear) and projection.bias is None
+    by_matrix = isinstance(projection, nn.Linear | NormalizedProjection) and projection.bias is None
     if projection is None or not (by_matrix and takes_features_only and reduce):
         raise UserError(
             "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
