@@ -24,6 +24,9 @@ WIDTHS = (400, 1400)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site") / "site"
+    (out / "wiring").mkdir(parents=True)
+    for name in ("wirings.js", "wiring/of_another_version.html", "CNAME"):
+        (out / name).touch()
     site.write(out)
     return out
 
@@ -271,6 +274,10 @@ def test_the_family_has_every_wiring_and_nobody_else_or_a_younger_parent() -> No
     parents = facts.family()
     assert parents.keys() == VARIANTS.keys() >= {name for above in parents.values() for name in above}
     assert [n for n in parents for p in parents[n] if VARIANTS[p].year > VARIANTS[n].year] == []
+
+
+def test_a_second_call_replaces_the_pages_of_wirings_and_deletes_nothing_else(written: Path) -> None:
+    assert (written / "CNAME").is_file() and not (written / "wiring/of_another_version.html").exists()
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:

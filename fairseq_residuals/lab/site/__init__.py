@@ -28,7 +28,7 @@ COMPARED = ("name", "title", "sentence", "equations", "listing")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="OUT", type=Path, help="an empty or a new folder")
+    parser.add_argument("out", metavar="OUT", type=Path, help="an empty or a new folder, or one with such a site")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write(out: Path) -> None:
-    """Write the site of this checkout to an empty or a new folder.
+    """Write the site of this checkout to an empty or a new folder, or over a site; what else is in it stays.
 
     Raises:
         UserError: ``out`` has contents that are no site, there is no checkout, or a wiring lacks a field.
@@ -48,7 +48,8 @@ def write(out: Path) -> None:
         raise UserError(f"{out} is no empty folder: name a new one")
     parents, results = facts.family(), facts.read_results()
     pages = [facts.page(name, results, parents) for name in parents]
-    shutil.rmtree(out, ignore_errors=True)
+    for old in (out / "wiring").glob("*.html"):
+        old.unlink()
     titles, years = ({page["name"]: page[key] for page in pages} for key in ("title", "year"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
