@@ -73,16 +73,17 @@ def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
     assert "0.5" in (first / "changing.py").read_text()
 
 
-def test_a_changed_norm_is_another_wiring(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["own_norm", "_own_norm"])
+def test_a_changed_norm_is_another_wiring(name: str, tmp_path: Path) -> None:
     names = []
     for norm in ("RMSNorm", "LayerNorm"):
         text = f"from torch import nn\nfrom fairseq_residuals import register_norm\nregister_norm('own', nn.{norm})\n"
-        imported = Path(file(tmp_path, "own_norm.py", text))
+        imported = Path(file(tmp_path, f"{name}.py", text))
         load(imported, wirings=False)
         entries, user_dir = read_entries(["pre_ln", "b2t/norm_type=own"], tmp_path, imported=[imported])
-        assert user_dir is not None and (user_dir / "own_norm.py").read_text() == text
+        assert user_dir is not None and (user_dir / imported.name).read_text() == text
         names.append([entry.name for entry in entries])
-        forget("own_norm")
+        forget(name)
     assert names[0][0] == names[1][0] == "pre_ln"
     assert names[0][1] != names[1][1] and all(pair[1].startswith("b2t/norm_type=own#") for pair in names)
 

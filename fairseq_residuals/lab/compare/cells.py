@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
-from fairseq_residuals.lab.compare.entries import Entry
+from fairseq_residuals.lab.compare.entries import Entry, own_files
 from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
 from fairseq_residuals.lab.recipes.compose import key_of, training_hash, whole_hash
@@ -210,7 +210,7 @@ class Comparison:
     @property
     def files(self) -> dict[str, str]:
         """The user's own wirings and norms, by the names of their files."""
-        own = sorted(self.user_dir.glob("[!_]*.py")) if self.user_dir else []
+        own = own_files(self.user_dir) if self.user_dir else []
         return {path.name: path.read_text(encoding="utf-8") for path in own}
 
     @property
