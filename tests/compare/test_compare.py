@@ -174,6 +174,8 @@ def check_the_report(folder: Path) -> None:
         (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be numbers of more than 0"),
         (["b2t", "--task", "copy", "--rates", "inf"], "--rates and --hours must be numbers of more than 0"),
         (["b2t", "--task", "copy", "--override", "common.seed=7"], "--override common.seed: --depth, --dim,"),
+        (["b2t", "--task", "copy", "--override", "+lr_scheduler.lr=[0.5]"], "--override lr_scheduler.lr: --depth,"),
+        (["b2t", "--task", "copy", "--override", "common.amp=true"], "--override common.amp: --depth, --dim,"),
         (["b2t", "--task", "copy", "--gpus", "99"], "--gpus 99: PyTorch finds"),
         (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
         (["post_ln:0-5,pre_ln:6-17", "--task", "copy"], "'post_ln:0-5,pre_ln:6-17' must name each layer of"),

@@ -186,8 +186,10 @@ class Comparison:
     def stated(self) -> set[str]:
         """Keys of settings that the report states."""
         sizes = (f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in WIDE)
-        steps = ("dataset.max_tokens", "optimization.update_freq", "optimization.max_update", "optimization.lr")
-        return {*sizes, *steps, "common.seed", "common.bf16", "common.fp16", "model.residual", "model.residual_args"}
+        steps = ("dataset.max_tokens", "optimization.update_freq", "optimization.max_update")
+        rates = ("optimization.lr", "lr_scheduler.lr", "optimizer.lr")
+        common = ("common.seed", "common.bf16", "common.fp16", "common.amp")
+        return {*sizes, *steps, *rates, *common, "model.residual", "model.residual_args"}
 
     @cached_property
     def shared(self) -> str:

@@ -190,7 +190,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         args.keep_checkpoints,
     )
     if stated := comparison.stated.intersection(overridden):
-        raise UserError(f"--override {min(stated)}: --depth, --dim, --updates, --tokens, --rates and --seeds say this")
+        flags = "--depth, --dim, --updates, --tokens, --rates, --seeds and --precision"
+        raise UserError(f"--override {min(stated)}: {flags} say this")
     if args.score and args.data and not task.is_language_model:
         check_test_set(args.data, comparison.any_job.recipe.measurements["BLEU"][0].flags)
     for entry in entries:
