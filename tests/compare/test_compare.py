@@ -299,6 +299,7 @@ def test_a_training_that_an_override_ends_early_did_not_diverge(
     printed = capsys.readouterr()
     assert "diverged at every rate" not in printed.out
     assert re.search(r"2 of 2 runs failed, the first of \w+: fairseq ended or validated no more before", printed.err)
+    assert len(list(tmp_path.rglob("checkpoint_last.pt"))) == 2  # kept, as for any failed run
 
 
 def test_the_loss_has_no_smoothed_labels(tmp_path: Path) -> None:

@@ -254,7 +254,8 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
             ((scored,),) = stages.scores(list(job.recipe.measurements)).values()
             assert isinstance(scored.value, float)
             score, signature = scored.value, scored.signature
-        if not comparison.keep_checkpoints and job.checkpoints.exists():
+        # a failed run goes on from them
+        if ended != "failed" and not comparison.keep_checkpoints and job.checkpoints.exists():
             shutil.rmtree(job.checkpoints)
     result = Result(
         entry=cell.entry.name,
