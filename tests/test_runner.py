@@ -38,6 +38,14 @@ def test_a_failing_command_tells_where_its_log_is_and_how_that_ends(tmp_path: Pa
     assert log.read_text().splitlines()[0].startswith("# started 20")
 
 
+def test_the_log_of_a_failing_command_ends_in_its_error_and_in_no_advice_of_hydra(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("import hydra\n@hydra.main(version_base='1.1')\ndef main(_): 1 / 0\nmain()\n")
+    with pytest.raises(CommandFailed) as failure:
+        Runner().command([sys.executable, str(job), f"hydra.run.dir={tmp_path}"], tmp_path / "step.log")
+    assert failure.value.tail(lines=1) == "ZeroDivisionError: division by zero"
+
+
 def test_commands_that_are_stopped_end_even_if_they_ignore_the_gentle_signal(tmp_path: Path) -> None:
     log, failures, runner = tmp_path / "log", [], Runner()
 

@@ -179,6 +179,8 @@ class Runner:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w", encoding="utf-8") as out:
             started = datetime.now().astimezone().isoformat()
+            # without HYDRA_FULL_ERROR, a log ends in hydra's advice to set it, and not in the error
+            common = {"PYTHONUNBUFFERED": "1", "HYDRA_FULL_ERROR": "1"}
             print(f"{STARTED}{started}\n# $ {shlex.join(command)}", file=out, flush=True)
             with self._lock:
                 if self.stopping:
@@ -188,7 +190,7 @@ class Runner:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
-                    env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(getattr(self._own, "environment", {})),
+                    env=os.environ | common | dict(getattr(self._own, "environment", {})),
                     pass_fds=holds,
                     start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its children
                 )
