@@ -73,6 +73,10 @@ def test_a_plan_counts_the_runs_that_are_left(tmp_path: Path) -> None:
     starts, seconds = ({entry.name: value for entry in ENTRIES} for value in (START, 60.0))
     text = report.plan_text(compared(tmp_path), plan, results, starts, seconds, 1)
     assert "About 5 more runs of 60 seconds, 1 at a time: 5 min" in text
+    plan = test_schedule.PLAN
+    results = test_schedule.carry_out(plan, {"pre_ln": 0.002, "b2t": 0.002})
+    for done, said in ((results[:-1], "About 1 more runs of 60 seconds"), (results, "Nothing is left to train; every")):
+        assert said in report.plan_text(compared(tmp_path), plan, done, starts, seconds, 1)
 
 
 def test_long_names_are_folded() -> None:

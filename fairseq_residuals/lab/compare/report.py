@@ -6,7 +6,6 @@ import html
 import math
 import re
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from markdown_it import MarkdownIt
@@ -15,7 +14,7 @@ from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start, readings
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, cells_of, is_edge, next_cells, rate_losses
+from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses, runs_left
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread
 from modern_fairseq.atomic_write import atomic_write
@@ -99,13 +98,17 @@ def plan_text(
     jobs: int,
 ) -> str:
     """Return the plan: what is compared, how it is decided, what is left of it, and what that costs on this machine."""
-    done = Counter(result.entry for result in results)
-    usual = len(plan.rates) + (2 if plan.grows else 0) - 1
-    runs = {e: max(usual + plan.seeds_of(e) - done[e.name], len(cells_of(e, plan, results))) for e in plan.entries}
-    seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
+    runs = {entry.name: runs_left(entry, plan, results) for entry in plan.entries}
+    seconds = sum(number * estimates[name] for name, number in runs.items()) / jobs
     more = "more where rates are close; " if plan.adds_seeds else ""
     each = dict.fromkeys(f"{end(estimates.values()):.0f}" for end in (min, max))
     takes = f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    left = (
+        f"About {sum(runs.values())} {'more ' if results else ''}runs of {' to '.join(each)} seconds, {jobs} at a time:"
+        f" {takes}; {more}"
+        if any(runs.values())
+        else "Nothing is left to train; "
+    )
     return "\n".join(
         [
             f"{comparison.task.name}: {comparison.task.about}. {_sizes(comparison, starts)}.",
@@ -114,8 +117,7 @@ def plan_text(
             "",
             *rule(comparison, plan),
             "",
-            f"About {sum(runs.values())} {'more ' if results else ''}runs of {' to '.join(each)} seconds, {jobs} at a"
-            f" time: {takes}; {more}everything is in {comparison.folder}.",
+            f"{left}everything is in {comparison.folder}.",
         ]
     )
 

@@ -136,6 +136,16 @@ def cells_of(entry: Entry, plan: Plan, results: Sequence[Result]) -> list[Cell]:
     return [cell for lr in close_rates(losses) for cell in lacking(lr, plan.seeds)[:1]]
 
 
+def runs_left(entry: Entry, plan: Plan, results: Sequence[Result]) -> int:
+    """Return about how many runs an entry still needs; a grid that may grow is taken to get two rates more."""
+    cells = cells_of(entry, plan, results)
+    if all(cell.seed > FIRST_SEED for cell in cells):  # the rates are known
+        return len(cells)
+    usual = len(plan.rates) + (2 if plan.grows else 0) - 1
+    done = sum(result.entry == entry.name for result in results)
+    return max(usual + plan.seeds_of(entry) - done, len(cells))
+
+
 def at_best_rate(entry: Entry, results: Sequence[Result], plan: Plan) -> list[Result]:
     """Return the results at the rate that is reported of an entry, by seed."""
     best = reported_rate(rate_losses(entry, results), plan.seeds)
