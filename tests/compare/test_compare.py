@@ -267,7 +267,10 @@ def test_rates_that_were_not_asked_for_do_not_count(
     printed = capsys.readouterr()
     assert "0.02" not in printed.out and "does not name" not in printed.err
     assert main(["compare", "mudd", *flags[2:], "--rates", "0.01", "--show"]) == 0
-    assert "the report leaves out what this call does not name: b2t" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "the report leaves out what this call does not name: b2t" in printed.err
+    named = [key for key in before if key[:2] == ("pre_ln", 0.01)]
+    assert f"- {len(named)} runs, " in runs_csv(tmp_path).with_name("report.md").read_text()
     assert {o.key for o in read_results(runs_csv(tmp_path))} == before
 
 

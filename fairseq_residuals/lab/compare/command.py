@@ -97,9 +97,10 @@ def run(args: argparse.Namespace) -> int:
         _prepare(comparison, args.data)
     with locked(comparison.folder), terminable():
         known = _known(comparison, args.merge or ())
-        results = [o for o in known if plan.grows or o.lr in plan.rates]
-        others = [o for o in known if not (plan.grows or o.lr in plan.rates)]
-        if unnamed := sorted({o.entry for o in results} - {entry.name for entry in plan.entries}):
+        named = {entry.name for entry in plan.entries}
+        results = [o for o in known if o.entry in named and (plan.grows or o.lr in plan.rates)]
+        others = [o for o in known if o not in results]
+        if unnamed := sorted({o.entry for o in others} - named):
             say(f"the report leaves out what this call does not name: {', '.join(unnamed)}")
         if args.score and (without := sum(o.score is None and o.ended == "learned" for o in results)):
             say(f"{without} finished runs have no score: take their lines out of runs.csv to train them again")
