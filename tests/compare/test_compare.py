@@ -215,6 +215,7 @@ READ, WRITE = "read(self, s):\n        return ", "write(self, s, y):\n        re
         (f"{WRITE}s['x'] + y + torch.randn_like(y)}}", ": it looks ahead: its output"),
         (f"{WRITE}s['x'] + y - y.mean(1, keepdim=True)}}", ": it mixes a batch: a sentence's output"),
         (f"{WRITE}s['x'] + y * y.shape[0]}}", ": it mixes a batch: a sentence's output"),
+        (f"{WRITE}s['x'] + y - (y.mean(1, True) if self.training else 0)}}", ": it mixes a batch: a sentence's output"),
         (f"{WRITE}s['x'] + y * (math.nan if self.training else 1)}}", ": its outputs are no numbers before it trains"),
         (
             f"{WRITE}s['x'].add_(y)}}",

@@ -201,12 +201,15 @@ def _check(model: nn.Module, sample: Sample, logits: Tensor, padding: int) -> No
     if not (logits.isfinite().all() and _logits(model, sample, training=True).isfinite().all()):
         raise UserError("its outputs are no numbers before it trains")
     sample = sample | {"net_input": {name: tensor[:FEW] for name, tensor in sample["net_input"].items()}}
+    # copies of one sentence, in the shape of the sample: so dropout in training is the same
+    copies = sample | {"net_input": {name: tensor[[0] * len(tensor)] for name, tensor in sample["net_input"].items()}}
     model = _exact(model, sample)
     for tried in (model, _moved(model)):  # what starts at 0 may look ahead later
-        logits = _logits(tried, sample)
-        if not _is_causal(tried, sample, logits) or not _is_causal(tried, sample, _logits(tried, sample, True), True):
+        logits, trained = _logits(tried, sample), _logits(tried, sample, training=True)
+        if not _is_causal(tried, sample, logits) or not _is_causal(tried, sample, trained, training=True):
             raise UserError("it looks ahead: its output at a position depends on later tokens, or on chance")
-        if not _is_alone(tried, sample, logits, padding):
+        among_copies = _logits(tried, copies, training=True)
+        if not _is_alone(tried, sample, logits, padding) or not _close(among_copies[0], trained[0]):
             raise UserError("it mixes a batch: a sentence's output depends on other sentences, or on padding")
 
 
