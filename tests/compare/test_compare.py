@@ -177,6 +177,7 @@ def check_the_report(folder: Path) -> None:
         (["b2t", "--task", "copy", "--override", "+lr_scheduler.lr=[0.5]"], "--override lr_scheduler.lr: --depth,"),
         (["b2t", "--task", "copy", "--override", "common.amp=true"], "--override common.amp: --depth, --dim,"),
         (["b2t", "--task", "copy", "--gpus", "99"], "--gpus 99: PyTorch finds"),
+        (["b2t", "--task", "copy", "--gpus", "1", "--jobs", "3"], "--jobs is for runs on the CPU; --gpus says"),
         (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
         (["post_ln:0-5,pre_ln:6-17", "--task", "copy"], "'post_ln:0-5,pre_ln:6-17' must name each layer of"),
         (["transparent_attention", "--task", "debian_lm"], "wiring 'transparent_attention' cannot be used there"),

@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     runs.add_argument("--keep-checkpoints", action="store_true", help="keep the checkpoints of finished runs")
     where = parser.add_argument_group("where")
     where.add_argument("--out", type=Path, default=Path("compare_out"), metavar="DIR", help="folder (%(default)s)")
-    where.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (as many as cores)")
+    where.add_argument("--jobs", type=int, metavar="N", help="runs at a time on the CPU, one thread each (all cores)")
     where.add_argument("--gpus", type=int, default=0, metavar="N", help="runs at a time, one GPU each (0: the CPU)")
     where.add_argument("--cluster", choices=CLUSTERS, help="each run is a job there, --jobs or --gpus at a time")
     where.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="fp32 on a CPU")
@@ -146,6 +146,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if args.gpus < 0 or not all(0 < rate < math.inf for rate in args.rates or ()) or not args.hours > 0:
         raise UserError("--rates and --hours must be numbers of more than 0, and --gpus 0 or more")
+    if args.gpus and args.jobs:
+        raise UserError("--jobs is for runs on the CPU; --gpus says how many there are at a time")
     found = torch.cuda.device_count() if args.gpus else 0
     # one is needed on a cluster too, where the entries are looked at before they train
     if found < (min(args.gpus, 1) if args.cluster else args.gpus):
