@@ -265,9 +265,10 @@ def test_rates_that_were_not_asked_for_do_not_count(
     assert main([*flags, "--rates", "0.01", "0.02"]) == 0
     before = {o.key for o in read_results(runs_csv(tmp_path))}
     capsys.readouterr()
-    assert main([*flags, "--rates", "0.01", "--show"]) == 0
+    assert main([*flags, "--rates", "0.01", "--show", "--score"]) == 0
     printed = capsys.readouterr()
     assert "0.02" not in printed.out and "does not name" not in printed.err
+    assert "take their lines out of runs.csv and delete their folders in runs/" in printed.err
     assert main(["compare", "mudd", *flags[2:], "--rates", "0.01", "--show"]) == 0
     printed = capsys.readouterr()
     assert "the report leaves out what this call does not name: b2t" in printed.err

@@ -103,7 +103,10 @@ def run(args: argparse.Namespace) -> int:
         if unnamed := sorted({o.entry for o in others} - named):
             say(f"the report leaves out what this call does not name: {', '.join(unnamed)}")
         if args.score and (without := sum(o.score is None and o.ended == "learned" for o in results)):
-            say(f"{without} finished runs have no score: take their lines out of runs.csv to train them again")
+            say(
+                f"{without} finished runs have no score: to train them again, take their lines out of runs.csv and"
+                " delete their folders in runs/"
+            )
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with quiet():
             here = 0 if args.gpus or args.cluster else len(jobs)
