@@ -16,6 +16,7 @@ from fairseq_residuals.lab.bench.entries import Entry, parse_also
 from fairseq_residuals.wirings.core import registry
 from fairseq_residuals.wirings.core.errors import UserError
 
+TWO = "post_ln:0-0,pre_ln:1-1/norm_type=rms"
 SIZES = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x6", "--steps", "1", "--warmup", "1", "--repeats", "1"]
 CASE = replace(TINY, tokens=6, dim=96, ffn_dim=192)  # x-transformers wants more than 64 channels
 
@@ -27,7 +28,7 @@ def build(entry: Entry) -> torch.nn.Module:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", [*library.ENTRIES, *library.WIRINGS, "mhc/n=2"])
+@pytest.mark.parametrize("name", [*library.ENTRIES, *library.WIRINGS, "mhc/n=2", TWO])
 def test_every_stack_has_one_shape_and_looks_at_no_later_position(name: str) -> None:
     torch.manual_seed(1)
     model = build(library.parse(name)).eval()

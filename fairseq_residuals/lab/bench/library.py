@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry
 from fairseq_residuals.wirings.build import build_stack
+from fairseq_residuals.wirings.core.config import given_options
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.speed.matmul_backend import products_by_onednn
@@ -63,9 +64,10 @@ def _sizes(case: Case) -> dict[str, Any]:
 
 def ours(entry: Entry, case: Case) -> nn.Module:
     """Return a stack of the library."""
-    return build_stack(
-        entry.arch, **_sizes(case), ffn_dim=case.ffn_dim, task="language_model", ffn="gelu", batch_first=True
-    )
+    name, _, options = entry.name.partition("/")
+    given = dict(given_options(options))
+    sizes = _sizes(case) | {"ffn_dim": case.ffn_dim}
+    return build_stack(name, options=given, **sizes, task="language_model", ffn="gelu", batch_first=True)
 
 
 def pytorch(entry: Entry, case: Case) -> nn.Module:
@@ -154,12 +156,11 @@ def parse(text: str) -> Entry:
     if text in ENTRIES:
         return ENTRIES[text]
     name, _, options = text.partition("/")
-    wiring = f"{name}({options})" if options else name
     try:
-        Wiring.parse(wiring)
+        Wiring.parse(name, options)
     except UserError as error:
         raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
-    return Entry(text, ours, arch=wiring)
+    return Entry(text, ours)
 
 
 def check(entry: Entry, case: Case) -> None:
