@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import re
 from collections.abc import Iterator
@@ -33,8 +34,8 @@ def result(entry: Entry, seed: int) -> Result:
     return replace(test_schedule.result(entry.name, 0.001, seed, loss), device="a <processor>")
 
 
-def compared(folder: Path) -> Comparison:
-    comparison = Comparison(TASKS["copy"], RUNGS["xs"], 2, folder, folder, 0)
+def compared(folder: Path, user_dir: Path | None = None) -> Comparison:
+    comparison = Comparison(TASKS["copy"], RUNGS["xs"], 2, folder, folder, 0, user_dir=user_dir)
     vars(comparison).update(unigram_loss=4.0, data_digest="d", shared="s")  # there is no data
     return comparison
 
@@ -77,6 +78,14 @@ def test_a_plan_counts_the_runs_that_are_left(tmp_path: Path) -> None:
     results = test_schedule.carry_out(plan, {"pre_ln": 0.002, "b2t": 0.002})
     for done, said in ((results[:-1], "About 1 more runs of 60 seconds"), (results, "Nothing is left to train; every")):
         assert said in report.plan_text(compared(tmp_path), plan, done, starts, seconds, 1)
+
+
+def test_backticks_in_a_users_file_stay_in_it(tmp_path: Path) -> None:
+    text = '"""Half.\n\n```python\nx + y / 2\n```\n\n![scheme](scheme.png)\n"""\nHALF = "*1*"\n'
+    (tmp_path / "_mine.py").write_text(text)
+    starts = {entry.name: START for entry in ENTRIES}
+    report.write(compared(tmp_path, user_dir=tmp_path), Plan(ENTRIES, (0.001,), False, 1, 1), [], starts)
+    assert f"{html.escape(text, quote=True)}</code></pre>" in (tmp_path / "report.html").read_text()
 
 
 def test_long_names_are_folded() -> None:

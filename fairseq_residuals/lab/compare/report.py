@@ -171,13 +171,20 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
         ", ".join([*(cell.name for cell in left[:20]), *(["..."] if len(left) > 20 else [])]) or "Nothing is left.",
         "## Made by",
         _list(*_made_by(comparison, results)),
-        *(f"## {name}\n\n```python\n{text.rstrip()}\n```" for name, text in comparison.files.items()),
+        *(f"## {name}\n\n{_fenced(text)}" for name, text in comparison.files.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _list(*lines: str) -> str:
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _fenced(text: str) -> str:
+    """Return a user's file as a block of code, which no backticks in it end."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}python\n{text.rstrip()}\n{fence}"
 
 
 LOSS_HEAD = (
