@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy
-from scipy import optimize, stats
+from scipy import special, stats
 
 from fairseq_residuals.lab.compare.cells import Result
 from fairseq_residuals.lab.compare.checks import Start
@@ -100,16 +100,9 @@ def smallest_difference(pairs: int, entries: int) -> float | None:
     """
     if pairs < 2 or not entries:
         return None
-    critical = float(stats.t.isf(LEVEL / entries / 2, pairs - 1))
-
-    def lacking(difference: float) -> float:
-        shift = difference * math.sqrt(pairs / 2)
-        return POWER - float(stats.nct.sf(critical, pairs - 1, shift))
-
-    high = 1.0
-    while lacking(high) > 0:
-        high *= 2
-    return float(optimize.brentq(lacking, 0.0, high))
+    critical = stats.t.isf(LEVEL / entries / 2, pairs - 1)
+    shift = float(special.nctdtrinc(pairs - 1, 1 - POWER, critical))  # of Student's noncentral distribution
+    return shift / math.sqrt(pairs / 2)
 
 
 def loss_at(curve: Sequence[tuple[int, float]], at: float) -> float | None:
