@@ -21,6 +21,7 @@ from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare import command
 from fairseq_residuals.lab.compare.cells import Cell, Comparison, Result, read_results
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
+from fairseq_residuals.lab.utils.checkout import RESULTS
 from fairseq_residuals.plugin.folders import locked
 
 TWIN = """from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
@@ -135,7 +136,6 @@ def check_the_runs(path: Path) -> None:
         assert [update for update, _ in result.points] == list(range(2, 17, 2))
         assert result.points[-1][1] == result.valid_loss
         assert "configs" in result.command and str(path.parents[2]) not in result.command
-        assert result.memory_mib > 50 and result.cpu_seconds > 0  # Python and PyTorch alone have more memory
     assert not list(path.parent.rglob("*.pt"))
 
 
@@ -244,6 +244,11 @@ def test_rounding_in_a_deep_stack_without_norms_is_no_other_sentence(tmp_path: P
 def test_runs_that_were_scored_otherwise_are_of_another_comparison(tmp_path: Path) -> None:
     usual = Comparison(TASKS["copy"], RUNGS["xs"], 2, tmp_path, tmp_path, 0)
     assert usual.shared != replace(usual, overrides=("recipe.evaluate.flags.beam=9",)).shared
+
+
+def test_results_with_columns_of_earlier_versions_are_read() -> None:
+    for path in (RESULTS / "compare").glob("*/runs.csv"):
+        assert len(read_results(path)) == len(path.read_text().splitlines()) - 1 > 0
 
 
 def made_up(cell: Cell, facts: Mapping[str, Any]) -> Result:

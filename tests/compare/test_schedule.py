@@ -30,7 +30,7 @@ PLAN = Plan([PRE_LN, B2T], (0.002, 0.001, 0.004), True, seeds=2, baseline_seeds=
 
 def result(entry: str, lr: float, seed: int, loss: float = 2.0, ended: Ended = "learned") -> Result:
     return Result(
-        *(entry, lr, seed, ended, "", loss, loss, None, "", 4.0, 100, 80, 0.01, 40.0, 200.0),
+        *(entry, lr, seed, ended, "", loss, loss, None, "", 4.0, 100, 80, 0.01),
         *(f"40:{loss + 1} 80:{loss}", "s", "d", "fairseq-train", "c", "t", "cpu"),
     )
 

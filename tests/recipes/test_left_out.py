@@ -10,7 +10,7 @@ from recipe_files import CONFIGS, read_table
 from fairseq_residuals.lab.recipes import reproduce
 from fairseq_residuals.lab.recipes.job import Settings
 from fairseq_residuals.lab.recipes.reproduce import Work, jobs_of
-from fairseq_residuals.lab.recipes.runner import CommandFailed, Runner, Usage
+from fairseq_residuals.lab.recipes.runner import CommandFailed, Runner
 from fairseq_residuals.wirings.core.errors import UserError
 
 MIXED = "depthwise_lstm/table5"
@@ -28,18 +28,17 @@ class Recording(Runner):
         super().__init__()
         self.fails_for, self.prepared, self.trained = fails_for, [], []
 
-    def command(self, command, log, holds=()) -> Usage:
+    def command(self, command, log, holds=()) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("# started 2026-01-01T00:00:00+00:00\nno such file here\n")
         if command[1] != "prepare":
             self.trained.append(command[command.index("--config-name") + 1])
-            raise CommandFailed("it is enough", log, Usage(0, 0))
+            raise CommandFailed("it is enough", log)
         self.prepared.append(command[2])
         if command[2] == self.fails_for:
-            raise CommandFailed("preparing failed", log, Usage(0, 0))
+            raise CommandFailed("preparing failed", log)
         Path(command[3]).mkdir(parents=True, exist_ok=True)
         (Path(command[3]) / "prepared.json").write_text("{}")
-        return Usage(0, 0)
 
 
 def carry_out(work: Work, folder: Path, runner: Recording, monkeypatch: pytest.MonkeyPatch) -> str:

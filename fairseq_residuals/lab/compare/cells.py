@@ -23,7 +23,7 @@ from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_l
 from fairseq_residuals.lab.recipes.compose import key_of, training_hash, whole_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
 from fairseq_residuals.lab.recipes.runner import THREADS, CommandFailed, Run, Runner
-from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours
 from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
 from fairseq_residuals.lab.utils.machine import processor
 from fairseq_residuals.lab.utils.tables import csv_text
@@ -86,10 +86,6 @@ class Result:
     updates: int
     hours: float
     """Time of all attempts, validations included."""
-    cpu_seconds: float
-    """CPU time of the last attempt."""
-    memory_mib: float
-    """Memory that the last attempt's process had at most."""
     curve: str
     """Validation losses, as ``UPDATE:LOSS UPDATE:LOSS ...``."""
     settings: str
@@ -117,6 +113,8 @@ class Result:
 
 
 HEADER = tuple(field.name for field in fields(Result))
+FORMER = ("cpu_seconds", "memory_mib")
+"""Columns that earlier versions wrote."""
 
 
 @dataclass(frozen=True)
@@ -233,13 +231,12 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
     with Stages.of(job, runner, run) as stages:
         try:
             stages.train()
-            used = usage(job)
         except Diverged as diverged:
-            ended, reason, used = "diverged", f"fairseq: {diverged}", diverged.usage
+            ended, reason = "diverged", f"fairseq: {diverged}"
         except CommandFailed as failure:
             if runner.stopping:
                 raise
-            ended, reason, used = "failed", failure.tail(lines=1), failure.usage
+            ended, reason = "failed", failure.tail(lines=1)
         if ended != "failed":
             log = read_log(*job.logs)
             # beside a loss that smooths labels, fairseq logs the one that compares with the unigram loss
@@ -271,8 +268,6 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
         parameters=parameters,
         updates=updates,
         hours=round(hours(job), 4),
-        cpu_seconds=round(used.cpu_seconds, 1),
-        memory_mib=round(used.memory_mib),
         curve=" ".join(f"{update}:{loss:g}" for update, loss in valid.items()),
         settings=comparison.shared,
         data=comparison.data_digest,
@@ -363,7 +358,7 @@ def read_results(path: Path) -> list[Result]:
     types = get_type_hints(Result)
     results = []
     try:
-        if tuple(lines.fieldnames or ()) != HEADER:
+        if tuple(name for name in lines.fieldnames or () if name not in FORMER) != HEADER:
             raise UserError(f"{path} is no file of runs: its first line has to be {','.join(HEADER)}")
         for line in lines:
             results.append(judged(Result(**{name: _value(types[name], line[name]) for name in HEADER})))

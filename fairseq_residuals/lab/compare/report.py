@@ -188,7 +188,7 @@ def _fenced(text: str) -> str:
 
 
 LOSS_HEAD = (
-    *("wiring", "rate", "seeds", "valid loss", "train loss", "score", "CPU s, last attempt", "MiB", "parameters"),
+    *("wiring", "rate", "seeds", "valid loss", "train loss", "score", "parameters"),
     "did not learn, diverged or failed at",
 )
 
@@ -205,8 +205,7 @@ def _loss_row(findings: Findings, entry: Entry) -> tuple[Cell, ...]:
     parameters = next((o.parameters for o in own if o.parameters), None)
     return (
         *(entry.name, rate, len(chosen), of("valid_loss", 2 if len(chosen) < 2 else 3), of("train_loss", 2)),
-        *(of("score", 1), of("cpu_seconds", 0), of("memory_mib", 0)),
-        *(parameters, ", ".join(f"{lr:g}" for lr in bad) or None),
+        *(of("score", 1), parameters, ", ".join(f"{lr:g}" for lr in bad) or None),
     )
 
 

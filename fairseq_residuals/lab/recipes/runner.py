@@ -34,7 +34,6 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LOG_LINES_SHOWN = 15
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
-MIB = 2**20
 
 
 def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
@@ -52,21 +51,12 @@ def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": ",".join(visible[gpus * i : gpus * (i + 1)])} for i in range(jobs)]
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Time and memory that a command took, its own children included."""
-
-    cpu_seconds: float
-    memory_mib: float
-    """Memory of the process that had most."""
-
-
 class CommandFailed(UserError):
     """A command ended with an error; its log says why."""
 
-    def __init__(self, message: str, log: Path, usage: Usage) -> None:
+    def __init__(self, message: str, log: Path) -> None:
         super().__init__(message)
-        self.log, self.usage = log, usage
+        self.log = log
 
     def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
         """Return the last lines of the log."""
@@ -162,7 +152,7 @@ class Runner:
         if self.echo:
             print(text, flush=True)
 
-    def command(self, command: Sequence[str], log: Path, holds: Sequence[int] = ()) -> Usage:
+    def command(self, command: Sequence[str], log: Path, holds: Sequence[int] = ()) -> None:
         """Run a program to its end; its log begins with the time and the command.
 
         Call this in :meth:`run_all`: Ctrl-C would tear the main thread out of here while the child still runs.
@@ -195,16 +185,12 @@ class Runner:
                     start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its children
                 )
                 self._running.add(process.pid)
-        _, status, used = os.wait4(process.pid, 0)
+        process.wait()
         with self._lock:
             self._running.discard(process.pid)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        unit = 1 if sys.platform == "darwin" else 1024
-        usage = Usage(used.ru_utime + used.ru_stime, used.ru_maxrss * unit / MIB)
         if process.returncode != 0:
             message = f"{command[0]} failed with status {process.returncode}; {log} has all that it said"
-            raise CommandFailed(message, log, usage)
-        return usage
+            raise CommandFailed(message, log)
 
     def run_all(self, runs: list[Run], finished: Callable[[Run], None] = lambda run: None) -> None:
         """Do all runs, as many at a time as there are environments, and show on stderr where they are.

@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.lab.recipes.evaluate import Score, mean_of, measure
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
-from fairseq_residuals.lab.recipes.runner import STARTED, CommandFailed, Run, Runner, Usage
+from fairseq_residuals.lab.recipes.runner import STARTED, CommandFailed, Run, Runner
 from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.plugin.folders import locked
 from modern_fairseq.atomic_write import atomic_write
@@ -25,10 +25,6 @@ _INCONSISTENT, _NO_NUMBER = "inconsistent between workers", re.compile(r"^rank +
 
 class Diverged(Exception):
     """Training ended because numbers overflowed; the message is fairseq's."""
-
-    def __init__(self, reason: str, usage: Usage) -> None:
-        super().__init__(reason)
-        self.usage = usage
 
 
 @dataclass
@@ -79,8 +75,7 @@ class Stages:
         """
         failed = _failed(self.job)
         if failed.is_file():
-            known = read_json(failed)
-            raise Diverged(known["reason"], Usage(**known["last_attempt"]))
+            raise Diverged(read_json(failed)["reason"])
         logs = self.job.logs
         if is_trained(self.job):
             self.run.begin("trained", logs[-1] if logs else None)
@@ -88,16 +83,16 @@ class Stages:
         log = self.job.folder / f"train.{len(logs) + 1:03}.log"
         self.run.begin("training", log)
         try:
-            usage = self._command(self.job.train, log)
-        except CommandFailed as failure:
+            self._command(self.job.train, log)
+        except CommandFailed:
             text = log.read_text(encoding="utf-8", errors="replace")
             reasons = _DIVERGED.findall(text)
             # gradients that are numbers, but others in each worker, tell of a machine, which may be mended
             if not reasons or (_INCONSISTENT in reasons[-1] and not _NO_NUMBER.search(text)):
                 raise
-            write_json(failed, {"reason": reasons[-1], "last_attempt": asdict(failure.usage)})
-            raise Diverged(reasons[-1], failure.usage) from None
-        write_json(_trained(self.job), {"hours": hours(self.job), "last_attempt": asdict(usage)})
+            write_json(failed, {"reason": reasons[-1]})
+            raise Diverged(reasons[-1]) from None
+        write_json(_trained(self.job), {"hours": hours(self.job)})
 
     def average(self) -> None:
         """Average checkpoints, where the recipe does.
@@ -141,8 +136,8 @@ class Stages:
         self.run.begin("scored")
         return scores
 
-    def _command(self, command: Sequence[str], log: Path) -> Usage:
-        return self.runner.command(command, log, self.holds)
+    def _command(self, command: Sequence[str], log: Path) -> None:
+        self.runner.command(command, log, self.holds)
 
 
 def is_prepared(job: Job) -> bool:
@@ -161,11 +156,6 @@ def _trained(job: Job) -> Path:
 
 def _failed(job: Job) -> Path:
     return job.folder / "failed.json"
-
-
-def usage(job: Job) -> Usage:
-    """Return what the last attempt to train took."""
-    return Usage(**read_json(_trained(job))["last_attempt"])
 
 
 def hours(job: Job) -> float:
