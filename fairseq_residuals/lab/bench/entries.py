@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +58,6 @@ class Case:
         """Sizes as ``--dims`` takes them."""
         own = (self.dim, self.ffn_dim, self.heads)
         return next((name for name, sizes in DIMENSIONS.items() if sizes == own), "x".join(map(str, own)))
-
-    def arguments(self) -> Namespace:
-        """Return arguments as the commands of analyses have them, for what this package shares with them."""
-        return Namespace(**asdict(self))
 
     def __str__(self) -> str:
         return f"{self.layers} layers, {self.dimensions}, {self.precision}"

@@ -60,7 +60,7 @@ def settings_of(entry: Entry, case: Case) -> Namespace:
         raise UserError(f"{entry}: {message}")
 
     parser.error = refuse
-    flags = [*size_flags(case.arguments(), "translation"), *AS_USERS_GET_IT]
+    flags = [*size_flags(case, "translation"), *AS_USERS_GET_IT]
     flags += [f"--{case.precision}"] if case.precision in ("fp16", "bf16") else []
     settings = options.parse_args_and_arch(
         parser, ["synthetic", "--task=translation", "--arch", entry.arch, *flags, *entry.flags]
@@ -117,7 +117,7 @@ class Training:
             self.optimizer = build_optimizer(config.optimizer, self.parameters)
         self.on_cpu = device.type == "cpu"
         self.clip_norm = config.optimization.clip_norm
-        batch = batches.make_up(case.arguments(), made.settings, made.task, Namespace(encoder=None))
+        batch = batches.make_up(case, made.settings, made.task, Namespace(encoder=None))
         self.sample = batch.to(device, torch.float32).sample | {"ntokens": case.target_tokens}
 
     def forward(self) -> torch.Tensor:
@@ -177,7 +177,7 @@ def _search(made: Network, case: Case) -> Callable[[], int]:
     kind = FasterSequenceGenerator if searchable([model]) else SequenceGenerator
     length = {"max_len_a": 0, "max_len_b": case.tokens, "min_len": case.tokens}
     generator = kind([model], made.task.target_dictionary, beam_size=case.beam, **length)
-    batch = batches.make_up(case.arguments(), made.settings, made.task, model).to(device, dtype)
+    batch = batches.make_up(case, made.settings, made.task, model).to(device, dtype)
     inputs = {k: v for k, v in batch.sample["net_input"].items() if k != "prev_output_tokens"}
 
     @torch.no_grad()

@@ -52,7 +52,7 @@ def _log_probabilities(softmax: Any, features: Tensor) -> Tensor:
     return torch.cat([head[:, :shortlist], *tails], -1).unflatten(0, features.shape[:2])
 
 
-def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
+def make_up(args: Any, settings: Namespace, task: Any, model: Any) -> Batch:
     """Return ``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence."""
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.sentences, args.tokens)

@@ -33,7 +33,7 @@ Built = tuple[Any, Namespace, Any]
 """A model in evaluation mode, its complete settings, and its task."""
 
 
-def size_flags(args: Namespace, task: str) -> list[str]:
+def size_flags(args: Any, task: str) -> list[str]:
     """Return fairseq's flags for ``--layers``, ``--dim``, ``--ffn-dim`` and ``--heads`` of each stack.
 
     Raises:

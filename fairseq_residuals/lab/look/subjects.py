@@ -157,7 +157,7 @@ def check_sizes(args: Namespace) -> None:
         raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
 
 
-def depths_of(args: Namespace, stacks: int) -> list[int]:
+def depths_of(args: Any, stacks: int) -> list[int]:
     """Return the numbers of ``--layers``, one for all stacks or one for each; none where it is not given.
 
     Raises:
