@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairseq_residuals.lab.compare import checks, command
-from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core import norms, registry
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,6 @@ def _passes_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget wirings and norms of files after each test."""
-    from fairseq_residuals.wirings.core import norms, registry
-
-    assert VARIANTS
+    assert registry.VARIANTS
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
     monkeypatch.setattr(norms, "_FACTORIES", dict(norms._FACTORIES))

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +66,6 @@ def killed_after_the_first_run(argv: list[str], out: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 130
     assert 1 <= len(read_results(runs_csv(out))) < 6
-
-
-class Links(HTMLParser):
-    """What a page would load from elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.pictures = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.pictures += tag == "svg"
-        own = {name: value or "" for name, value in attrs}
-        loads = [own.get("src"), own.get("href") if tag in ("link", "image", "a") else None]
-        self.found += [value for value in loads if value]
 
 
 def test_undisturbed_killed_and_merged_are_one_table(
@@ -154,10 +138,10 @@ def check_what_is_printed(printed: str, log: str) -> None:
 
 
 def check_the_report(folder: Path) -> None:
-    page = Links()
-    page.feed((folder / "report.html").read_text(encoding="utf-8"))
-    assert page.pictures == 4
-    assert all(link.startswith("#") for link in page.found)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 4
+    # it loads nothing
+    assert all(link.startswith("#") for link in re.findall(r"(?:src|href)=[\"']?([^\"'>]+)", page))
     text = (folder / "report.md").read_text(encoding="utf-8")
     for name in ("rates", "curves", "forest", "costs"):
         assert f"]({name}.png)" in text
@@ -218,10 +202,7 @@ READ, WRITE = "read(self, s):\n        return ", "write(self, s, y):\n        re
         (f"{WRITE}s['x'] + y * y.shape[0]}}", ": it mixes a batch: a sentence's output"),
         (f"{WRITE}s['x'] + y - (y.mean(1, True) if self.training else 0)}}", ": it mixes a batch: a sentence's output"),
         (f"{WRITE}s['x'] + y * (math.nan if self.training else 1)}}", ": its outputs are no numbers before it trains"),
-        (
-            f"{WRITE}s['x'].add_(y)}}",
-            " fails in its first pass: RuntimeError: one of the variables needed for gradient",
-        ),
+        (f"{WRITE}s['x'].add_(y)}}", " fails in its first pass: RuntimeError: one of the variables needed for"),
         (f"{READ}s['nothing'], s", " fails in its first pass: KeyError: 'nothing'; .*own.*py, line 8"),
     ],
 )

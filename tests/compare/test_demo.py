@@ -11,20 +11,8 @@ from sacrebleu.metrics import BLEU
 from fairseq_residuals.lab.compare.cells import read_results
 
 ROOT = Path(__file__).parents[2]
-TOY = [
-    "compare",
-    "pre_ln",
-    "b2t",
-    "--task",
-    "cldr",
-    "--score",
-    "--rates",
-    "0.001",
-    "--seeds",
-    "1",
-    "--baseline-seeds",
-    "1",
-]
+TOY = ["compare", "pre_ln", "b2t", "--task", "cldr", "--score"]
+TOY += ["--rates", "0.001", "--seeds", "1", "--baseline-seeds", "1"]
 TOY += ["--keep-checkpoints", "--jobs", "2", "--depth", "2", "--updates", "10", "--override", "recipe.variant=tiny"]
 
 

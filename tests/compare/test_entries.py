@@ -135,6 +135,8 @@ def test_what_papers_train_without_warm_up_is_also_compared_so(tmp_path: Path) -
         ("t_fixup@warmup=0", 0),
     ]
     assert entries[2].overrides == ["model.residual='b2t'", "lr_scheduler.warmup_updates=7"]
+    entries, _ = read_entries(["pre_ln", "t_fixup", "t_fixup@warmup=0"], tmp_path)
+    assert [e.name for e in entries] == ["pre_ln", "t_fixup", "t_fixup@warmup=0"]
 
 
 @pytest.mark.parametrize(
@@ -176,11 +178,6 @@ def test_mistakes_in_a_file(name: str, text: str, message: str, tmp_path: Path) 
     for _ in range(2):  # the second time it is not taken for loaded
         with pytest.raises(UserError, match=message):
             load(Path(file(tmp_path, f"{name}.py", text)))
-
-
-def test_t_fixup_with_and_without_warmup_by_name(tmp_path: Path) -> None:
-    entries, _ = read_entries(["pre_ln", "t_fixup", "t_fixup@warmup=0"], tmp_path)
-    assert [e.name for e in entries] == ["pre_ln", "t_fixup", "t_fixup@warmup=0"]
 
 
 def test_a_file_may_have_a_warmup_of_its_own(tmp_path: Path) -> None:

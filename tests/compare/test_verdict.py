@@ -9,13 +9,7 @@ import torch
 from scipy import stats
 
 from fairseq_residuals.lab.compare.checks import _measure, seconds_in_turns
-from fairseq_residuals.lab.compare.verdict import (
-    LEVEL,
-    decide,
-    holm,
-    loss_at,
-    smallest_difference,
-)
+from fairseq_residuals.lab.compare.verdict import LEVEL, decide, holm, loss_at, smallest_difference
 from fairseq_residuals.wirings.blocks.models import LanguageModel
 
 SEEDS, ENTRIES, SIGMA = 5, 3, 0.01
@@ -79,10 +73,7 @@ def test_one_seed_decides_nothing(pairs: list[tuple[float, float]]) -> None:
     assert verdicts[1].p == pytest.approx(stats.ttest_rel([1.0] * 3, [1.1, 1.2, 1.12]).pvalue)
 
 
-@pytest.mark.parametrize(
-    ("updates", "loss"),
-    [(10, 3.0), (20, 2.0), (15, 2.5), (9.5, None), (21, 2.0)],
-)
+@pytest.mark.parametrize(("updates", "loss"), [(10, 3.0), (20, 2.0), (15, 2.5), (9.5, None), (21, 2.0)])
 def test_a_loss_between_two_validations_lies_on_a_line(updates: float, loss: float | None) -> None:
     assert loss_at([(10, 3.0), (20, 2.0)], updates) == loss
 
