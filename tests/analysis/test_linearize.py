@@ -17,7 +17,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import nn
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look.linearize import LinearMap, _nll, fit, replaced, train
+from fairseq_residuals.lab.look.linearize import LinearMap, _nll, fit, train
+from fairseq_residuals.lab.look.probes import replaced
 from tests.rotation import SHAPES_OF_CODE
 
 DIM = 16
@@ -64,7 +65,7 @@ def test_a_layer_that_is_linear_is_recovered() -> None:
     assert mapping.explained == pytest.approx(1, abs=1e-9)
     inputs = data[0]["net_input"]
     expected = model(**inputs)[0]
-    with replaced(layer, mapping):
+    with replaced(layer, "forward", mapping):
         assert torch.allclose(model(**inputs)[0], expected, atol=1e-4)
 
 
@@ -99,10 +100,10 @@ def test_a_wiring_of_each_shape_and_nothing_is_left(variant: str) -> None:
     for stack in (model.encoder.layers, model.decoder.layers):
         for i in range(len(stack)):
             mapping = fit(model, stack[i], data)
-            with replaced(stack[i], mapping):
+            with replaced(stack[i], "forward", mapping):
                 # before training ReZero is the identity, which is linear
                 assert variant == "re_zero" or not torch.equal(model(**inputs)[0], expected)
-    with contextlib.suppress(ZeroDivisionError), replaced(stack[0], mapping):
+    with contextlib.suppress(ZeroDivisionError), replaced(stack[0], "forward", mapping):
         raise ZeroDivisionError
     assert torch.equal(model(**inputs)[0], expected)
     assert not any("forward" in vars(module) or module._forward_hooks for module in model.modules())
@@ -134,10 +135,10 @@ def test_training_goes_on_with_the_map_alone() -> None:
         return nn.functional.cross_entropy(logits.flatten(0, 1), sample["target"].flatten(), ignore_index=1)
 
     mapping = fit(model, layer, data)
-    with replaced(layer, mapping), torch.no_grad():
+    with replaced(layer, "forward", mapping), torch.no_grad():
         first = loss_of(data[0]).item()
     train(model, layer, mapping, iter([data[0]] * 30), loss_of, updates=30, lr=0.01)
-    with replaced(layer, mapping), torch.no_grad():
+    with replaced(layer, "forward", mapping), torch.no_grad():
         assert loss_of(data[0]).item() < first - 0.1
     assert all(torch.equal(p, before[name]) and p.requires_grad for name, p in model.named_parameters())
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.look.probes import SUBLAYERS
+from fairseq_residuals.lab.look.probes import SUBLAYERS, replaced
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, SubLayer, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Layer
@@ -102,9 +102,9 @@ class _Record:
         with ExitStack() as undo:
             for i in range(len(stack)):
                 undo.callback(stack[i].register_forward_pre_hook(self._before_layer).remove)
-                undo.enter_context(_replaced(stack[i], "run", partial(self._run, i + 1, stack[i], stack[i].run)))
+                undo.enter_context(replaced(stack[i], "run", partial(self._run, i + 1, stack[i], stack[i].run)))
             for module in _parts(stack):
-                undo.enter_context(_replaced(module, "forward", partial(self._call, module, module.forward)))
+                undo.enter_context(replaced(module, "forward", partial(self._call, module, module.forward)))
             yield
 
     def _before_layer(self, layer: nn.Module, inputs: tuple[Stream, Any]) -> None:
@@ -165,9 +165,9 @@ class _Replay:
         record = self.record
         with ExitStack() as undo:
             for i in range(len(stack)):
-                undo.enter_context(_replaced(stack[i], "run", partial(self._run, stack[i], stack[i].run)))
+                undo.enter_context(replaced(stack[i], "run", partial(self._run, stack[i], stack[i].run)))
             for module in _parts(stack):
-                undo.enter_context(_replaced(module, "forward", partial(self._call, module, module.forward)))
+                undo.enter_context(replaced(module, "forward", partial(self._call, module, module.forward)))
             s = stack.wiring.open(self._alone(record.x, 0))
             for i, context in enumerate(record.contexts):
                 s, _ = stack[i](s, context)
@@ -238,15 +238,3 @@ def _parts(stack: Stack) -> list[nn.Module]:
     modules = dict.fromkeys(m for owner in (stack.wiring, *connections) for m in owner.modules())
     containers = (Connection, Variant, nn.ModuleList, nn.ModuleDict, nn.ParameterDict, nn.ParameterList)
     return [m for m in modules if not isinstance(m, containers)]
-
-
-@contextmanager
-def _replaced(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    own = vars(module).get(name)  # else the class has it
-    setattr(module, name, function)
-    try:
-        yield
-    finally:
-        delattr(module, name)
-        if own is not None:
-            setattr(module, name, own)

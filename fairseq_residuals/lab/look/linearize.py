@@ -16,7 +16,6 @@ import itertools
 import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from torch import Tensor
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.models import label_and_wiring, load
 from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_folder, draw_by_layer, write
-from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.probes import replaced, stacks
 from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.plugin.progress import say
@@ -60,16 +59,6 @@ class LinearMap:
         y = (x @ self.weight[:-1] + self.weight[-1]).to(s["x"].dtype)
         parts = y.split([y.size(-1) // len(self.writes)] * len(self.writes), -1)
         return s | dict(zip(self.writes, parts, strict=True)), None
-
-
-@contextmanager
-def replaced(layer: Layer, by: LinearMap) -> Iterator[None]:
-    """Let passes through ``layer`` go through ``by`` while the context is open."""
-    layer.forward = by  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        del layer.forward  # the class has the layer's own
 
 
 def fit(model: Any, layer: Layer, samples: Sequence[Sample]) -> LinearMap:
@@ -139,7 +128,7 @@ def train(
     try:
         for p in wanted:
             p.requires_grad_(False)
-        with replaced(layer, mapping):
+        with replaced(layer, "forward", mapping):
             for _ in range(updates):
                 optimizer.zero_grad()
                 loss_of(next(samples)).backward()
@@ -227,7 +216,7 @@ def _measure(file: Path, args: Namespace) -> tuple[str, str, list[list[Cell]]]:
             if args.updates:
                 stream = _training_batches(args, task, model)
                 train(model, stack[i], mapping, stream, lambda s: _nll(model, s, padding), args.updates, args.lr)
-            with replaced(stack[i], mapping):
+            with replaced(stack[i], "forward", mapping):
                 value = score(held_out)
             change = 100 * (value - whole) / whole if whole else None
             say(f"{file}: {stack.shape.stack} layer {i + 1}: {args.metric} {value:.4g} for {whole:.4g}")

@@ -177,6 +177,19 @@ class _Watcher:
             self.tell("norm", output)
 
 
+@contextmanager
+def replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """Give a module another method or attribute while the context is open."""
+    own = vars(module).get(name)  # else the class has it
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        delattr(module, name)
+        if own is not None:
+            setattr(module, name, own)
+
+
 def norm_of(tensor: Tensor) -> float:
     """Return the euclidean norm over all entries, in at least single precision."""
     precision = torch.promote_types(tensor.dtype, torch.float32)
