@@ -113,7 +113,6 @@ def _read_by(layer: Layer, s: Stream, context: Context, writes: list[str]) -> li
 
 
 def train(
-    model: Any,
     layer: Layer,
     mapping: LinearMap,
     samples: Iterator[Sample],
@@ -122,21 +121,13 @@ def train(
     lr: float,
 ) -> None:
     """Train ``mapping`` by Adam on the model's loss; the model's own parameters stay as they are."""
-    wanted = [p for p in model.parameters() if p.requires_grad]
     mapping.weight.requires_grad_()
     optimizer = torch.optim.Adam([mapping.weight], lr=lr)
-    try:
-        for p in wanted:
-            p.requires_grad_(False)
-        with replaced(layer, "forward", mapping):
-            for _ in range(updates):
-                optimizer.zero_grad()
-                loss_of(next(samples)).backward()
-                optimizer.step()
-    finally:
-        mapping.weight.requires_grad_(False)
-        for p in wanted:
-            p.requires_grad_(True)
+    with replaced(layer, "forward", mapping):
+        for _ in range(updates):
+            (mapping.weight.grad,) = torch.autograd.grad(loss_of(next(samples)), mapping.weight)
+            optimizer.step()
+    mapping.weight.requires_grad_(False)
 
 
 HELP = "replace each layer of a trained model in turn by a linear map fitted to it, and measure the loss or BLEU"
@@ -215,7 +206,7 @@ def _measure(file: Path, args: Namespace) -> tuple[str, str, list[list[Cell]]]:
             mapping = fit(model, stack[i], samples)
             if args.updates:
                 stream = _training_batches(args, task, model)
-                train(model, stack[i], mapping, stream, lambda s: _nll(model, s, padding), args.updates, args.lr)
+                train(stack[i], mapping, stream, lambda s: _nll(model, s, padding), args.updates, args.lr)
             with replaced(stack[i], "forward", mapping):
                 value = score(held_out)
             change = 100 * (value - whole) / whole if whole else None
