@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
-from omegaconf import DictConfig, open_dict
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
@@ -169,8 +167,8 @@ def load(file: Path, data: Path | None) -> Built:
     """
     if not file.is_file():
         raise UserError(f"there is no checkpoint {file}")
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(file))
-    settings, cfg_task = Namespace(**flat_settings(state)), state["cfg"].task
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(file), {} if data is None else {"data": str(data)})
+    settings = Namespace(**flat_settings(state))
     if not hasattr(settings, "decoder_residual"):
         raise UserError(
             f"{file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
@@ -178,8 +176,5 @@ def load(file: Path, data: Path | None) -> Built:
         )
     sizes = dictionary_sizes(Found(str(file), {}, state["model"]))
     model = load_model(settings, sizes, state["model"], str(file))
-    if data is None:
-        return model, settings, task_of(settings, sizes)
-    with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else nullcontext():
-        cfg_task.data = str(data)
-    return model, settings, tasks.setup_task(cfg_task)
+    task = task_of(settings, sizes) if data is None else tasks.setup_task(state["cfg"].task)
+    return model, settings, task
