@@ -142,6 +142,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         delattr(settings, key)
     checkpoint(tmp_path / "stock.pt", model, settings)
     model, settings = built("post_ln")
+    checkpoint(tmp_path / "fits.pt", model, settings)
     settings.encoder_layers = 4
     checkpoint(tmp_path / "misfit.pt", model, settings)
     here = str(tmp_path)
@@ -165,6 +166,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "no checkpoint": (["weights", "--checkpoint", f"{here}/none.pt"], "there is no checkpoint"),
         "stock checkpoint": (["gradients", "--checkpoint", f"{here}/stock.pt"], "fairseq-residuals import"),
         "misfit": (["gradients", "--checkpoint", f"{here}/misfit.pt"], "does not fit the model"),
+        "another corpus": (["change", "--checkpoint", f"{here}/fits.pt", "--data", here], "1000 words of the source"),
         "an architecture": (["gradients", "--arch", "transformer_b2t_6l"], "--wirings says which architecture it is"),
         "sizes of a checkpoint": (["change", "--checkpoint", f"{here}/misfit.pt", "--dim", "8"], "has no meaning for"),
         "no weights over depth": (["weights", *TINY, "--variants", "b2t"], "has no matrix of weights over depth"),

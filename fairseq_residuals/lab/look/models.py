@@ -163,7 +163,7 @@ def load(file: Path, data: Path | None) -> Built:
         data: folder of the corpus for its task; None: the task has dictionaries of the model's sizes alone.
 
     Raises:
-        UserError: the file is damaged, or is no checkpoint of this plugin.
+        UserError: the file is damaged, is no checkpoint of this plugin, or has another number of words than the corpus.
     """
     if not file.is_file():
         raise UserError(f"there is no checkpoint {file}")
@@ -177,4 +177,11 @@ def load(file: Path, data: Path | None) -> Built:
     sizes = dictionary_sizes(Found(str(file), {}, state["model"]))
     model = load_model(settings, sizes, state["model"], str(file))
     task = task_of(settings, sizes) if data is None else tasks.setup_task(state["cfg"].task)
+    for side, words in sizes.items():
+        there = len(getattr(task, f"{side}_dictionary"))
+        if there != words:
+            raise UserError(
+                f"{file} has {words} words of the {side}, and the dictionary in {data} has {there}: --data must be the"
+                " corpus that it was trained on"
+            )
     return model, settings, task
