@@ -133,18 +133,25 @@ def test_seeds_are_put_together_and_others_are_not(tmp_path: Path) -> None:
     assert [len(group.logs) for group in groups([f"mine={one}", f"mine={other}"])] == [2]
 
 
-def test_runs_of_other_learning_rates_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("'lr': [{0}], 'model': Namespace(dropout=0.1, lr=[{0}])", (0.01, 1e-6)),
+        ("'optimizer': {{'_name': '{}'}}", ("adam", "sgd")),
+        ("'activation_fn': '{}'", ("relu", "gelu")),
+        ("'target_lang': '{}'", ("de", "ro")),
+    ],
+)
+def test_runs_of_other_settings_are_told_apart(setting: str, values: tuple[object, object], tmp_path: Path) -> None:
     names = []
-    for seed, rate in ((1, 0.01), (2, 0.01), (1, 1e-6)):
-        config = f"{{'seed': {seed}, 'lr': [{rate}], 'model': Namespace(dropout=0.1, lr=[{rate}])}}"
-        path = tmp_path / f"lr={rate}" / f"{seed}.log"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join([config, WIRED, *FORMATS["json"]]))
+    for seed, value in ((1, values[0]), (2, values[0]), (1, values[1])):
+        config = f"{{'seed': {seed}, {setting.format(value)}}}"
+        path = write(tmp_path, config, WIRED, *FORMATS["json"], name=f"lr={value}/{seed}.log")
         names.append(str(path))
-    found = groups(names)
-    assert [(group.label, len(group.logs)) for group in found] == [
-        ("B2T connection (lr=0.01)", 2),
-        ("B2T connection (lr=1e-06)", 1),
+    key = setting.split("'")[1]
+    assert [(group.label, len(group.logs)) for group in groups(names)] == [
+        (f"B2T connection ({key}={values[0]})", 2),
+        (f"B2T connection ({key}={values[1]})", 1),
     ]
 
 

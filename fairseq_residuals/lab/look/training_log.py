@@ -38,8 +38,9 @@ _PARAMETERS = re.compile(r"num\. shared model params: (\d[\d,]{0,17})(?![\d,])")
 _SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d{1,18})\b")
 _CHOICE = re.compile(
     r"\b(?P<key>lr|warmup_updates|update_freq|max_tokens|batch_size|dropout|label_smoothing|weight_decay|clip_norm"
-    r"|(?:en|de)coder_(?:embed_dim|ffn_embed_dim|attention_heads))'?(?:=|: )"
-    r"(?P<value>\[[^\[\]]*\]|[\d.][^\s,)}]*+)"
+    r"|optimizer|criterion|lr_scheduler|activation_fn|source_lang|target_lang"
+    r"|(?:en|de)coder_(?:embed_dim|ffn_embed_dim|attention_heads))'?(?:=|: )(?:\{'_name': )?"
+    r"(?P<value>\[[^\[\]]*\]|'[^']{1,32}'|[\d.][^\s,)}]*+)"
 )
 _PROGRAM = re.compile(
     r"\d\d:\d\d:\d\d(?:,\d+)?(?: \| (?:INFO|WARNING|ERROR) \| |\]\[[^\]]*\]\[(?:INFO|WARNING|ERROR)\] - )"
@@ -294,4 +295,6 @@ def _settings(log: Log, line: str) -> None:
             log.seed = int(found["value"]) if log.seed is None else log.seed
         else:
             log.layers.setdefault(found["key"].removesuffix("_layers"), int(found["value"]))
-    log.choices |= {f"{found['key']}={found['value'].strip('[]')}" for found in _CHOICE.finditer(line)}
+    for found in _CHOICE.finditer(line):
+        value = found["value"].strip("[]'")
+        log.choices.add(f"{found['key']}={value}")
