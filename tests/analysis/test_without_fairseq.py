@@ -13,6 +13,9 @@ import torch
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look import subjects
+from fairseq_residuals.lab.look.change import change
+from fairseq_residuals.lab.look.gradients import parameter_gradients
+from fairseq_residuals.lab.look.similarity import similarity
 from fairseq_residuals.lab.look.subjects import of_python_file
 
 MODEL = """
@@ -92,10 +95,12 @@ def test_wirings_are_analysed(task: str, tmp_path: Path, without: None) -> None:
 def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) -> None:
     assert main(["gradients", "--python", str(file), "--out", str(tmp_path)]) == 0
     subject = of_python_file(file)
-    file.write_text(f"{file.read_text()}\nmodel[1].layerdrop = 0.5\n")
-    training = of_python_file(file, training=True).model
+    file.write_text(f"{file.read_text()}\nmodel[1].layerdrop = 1.0\n")
+    training = of_python_file(file, training=True)
     # a skipped layer would leave the numbers of those above to wrong ones
-    assert not subject.model.training and training.training and training[1].layerdrop == 0
+    assert len(similarity(training)["decoder"]) == 4 and len(change(training)["decoder"]) == 3
+    assert all(parameter_gradients(training)["decoder"]) and training.model[1].layerdrop == 1.0
+    assert not subject.model.training and training.model.training
     subject.loss().backward()
     layer = subject.model[1][2]
     norm = torch.cat([p.grad.flatten() for p in layer.parameters()]).norm().item()

@@ -189,8 +189,6 @@ def _measure(file: Path, args: Namespace) -> tuple[str, str, list[list[Cell]]]:
     if not hasattr(model, "encoder") or getattr(settings, "input_feat_per_channel", None):
         raise UserError(f"{file} is no model of translation, which linearize is for")
     model.to(device_of(args.device))
-    for stack in stacks(model):
-        stack.run_plainly()
     for name in ("train", args.split):
         batches.load_split(args, task, name)
     samples = list(itertools.islice(_training_batches(args, task, model), args.fit))

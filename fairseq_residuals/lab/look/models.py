@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 
 from fairseq_residuals.lab.look import batches
-from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
+from fairseq_residuals.lab.look.probes import ModelAndLoss
 from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of
 from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, load_model, task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
@@ -112,8 +112,6 @@ def make_subject(built: Built, args: Namespace, device: torch.device) -> ModelAn
         UserError: as :func:`fairseq_residuals.lab.look.subjects.subjects`.
     """
     model, settings, task = built
-    for stack in stacks(model):
-        stack.run_plainly()
     # the encoder of speech is not frozen: --encoder-freezing-updates is for the first updates of training
     model.set_num_updates(sys.maxsize)
     model = model.to(device)

@@ -47,7 +47,8 @@ class ModelAndLoss:
     def backward(self) -> None:
         """Compute the gradients of the loss."""
         self.model.zero_grad(set_to_none=True)
-        self.loss().backward()
+        with plainly(self.model):
+            self.loss().backward()
 
 
 def stacks(model: nn.Module) -> list[Stack]:
@@ -66,6 +67,16 @@ def stacks(model: nn.Module) -> list[Stack]:
     if len(set(kinds)) < len(kinds):
         raise UserError(f"this model has several stacks of one kind ({', '.join(kinds)}): analyse the part with one")
     return wired
+
+
+@contextmanager
+def plainly(model: nn.Module) -> Iterator[None]:
+    """Run every layer once, and as it is, while the context is open: settings of training would disturb an analysis."""
+    with ExitStack() as undo:
+        for stack in stacks(model):
+            undo.enter_context(replaced(stack, "layerdrop", 0.0))
+            undo.enter_context(replaced(stack, "wrappers", []))
+        yield
 
 
 @dataclass(frozen=True)
@@ -218,7 +229,7 @@ def kept_for_backward() -> Iterator[dict[int, int]]:
 def run_forward(subject: ModelAndLoss) -> list[Event]:
     """Run one pass without gradients."""
     seen: list[Event] = []
-    with torch.no_grad(), watch(subject.model, seen.append, whole=True):
+    with torch.no_grad(), plainly(subject.model), watch(subject.model, seen.append, whole=True):
         subject.loss()
     return seen
 

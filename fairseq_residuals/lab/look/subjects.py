@@ -205,8 +205,6 @@ def of_python_file(file: Path, training: bool = False) -> ModelAndLoss:
         raise UserError(
             f"{file} must define `model`, a module, and `loss`, a function without arguments that runs it on a batch"
         )
-    for stack in stacks(model):
-        stack.run_plainly()
     wiring = stacks(model)[-1].segments()[0][0].name
     return ModelAndLoss(model.train(training), loss, file.stem, wiring)
 

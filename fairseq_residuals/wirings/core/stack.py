@@ -55,10 +55,6 @@ class Stack(nn.Module):
         assert isinstance(layer, Layer)
         return layer
 
-    def run_plainly(self) -> None:
-        """Run every layer once, and as it is, from now on: settings of training would disturb an analysis."""
-        self.layerdrop, self.wrappers = 0.0, []
-
     def run_layer(self, i: int, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
         """Run layer ``i`` within its wrappers: the stream after it, attention weights or None."""
         run: Run = self[i]
