@@ -18,6 +18,7 @@ from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.wrap import wrap
 from tests.rotation import SHAPES_OF_CODE
 
 TASKS = {v: [t for t, prefix in PREFIXES.items() if f"{prefix}_{v}" in ARCHITECTURES] for v in sorted(VARIANTS)}
@@ -226,6 +227,17 @@ def test_padding_does_not_count(tmp_path) -> None:
         alike = [similarity.similarity(s)[stack] for s in each]
         mean_alike = (sizes[0] * alike[0] + sizes[1] * alike[1]) / sum(sizes)
         assert torch.allclose(similarity.similarity(both)[stack], mean_alike, atol=1e-5)
+
+
+@pytest.mark.parametrize("kinds", [("ffn",), ("ffn", "self", "ffn")])
+def test_change_is_of_what_the_first_sublayers_are_fed(kinds: tuple[Any, ...]) -> None:
+    """Of Post-LN, the layers' inputs."""
+    stack = wrap("post_ln", [[nn.Linear(8, 8) for _ in kinds] for _ in range(3)], dim=8, kinds=kinds)
+    x, fed = torch.randn(5, 2, 8), []
+    for i in range(3):
+        stack[i].register_forward_pre_hook(lambda layer, inputs: fed.append(inputs[0]["x"]))
+    changes = change.change(ModelAndLoss(stack, lambda: stack(x).sum()))["encoder"]
+    assert changes == pytest.approx([(fed[1] - fed[0]).abs().mean().item(), (fed[2] - fed[1]).abs().mean().item()])
 
 
 def test_dropout_is_off_unless_asked_for() -> None:

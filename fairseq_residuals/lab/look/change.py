@@ -19,8 +19,8 @@ def change(subject: ModelAndLoss) -> ByLayer:
     """
     fed: dict[str, dict[int, Tensor]] = {}
     for event in run_forward(subject):
-        if event.point == "fed" and event.kind == "self":
-            # of a layer that is evaluated several times, the first
+        if event.point == "fed":
+            # the first of a layer, and of one that is evaluated several times its first evaluation
             fed.setdefault(event.stack, {}).setdefault(event.layer, unpadded(event))
     return {
         stack: [(above - below).abs().mean().item() for below, above in itertools.pairwise(x.values())]
