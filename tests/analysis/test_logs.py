@@ -80,7 +80,7 @@ def test_every_format_tells_the_same(form: str, tmp_path: Path) -> None:
 
 
 def test_what_the_run_was(tmp_path: Path) -> None:
-    cfg = "2026 | INFO | fairseq_cli.train | {'_name': None, 'common': {'seed': 7, 'fp16': False}}"
+    cfg = "2026 | INFO | fairseq_cli.train | {'_name': None, 'common': {'seed': 7, 'fp16': False, 'on': '/killed'}}"
     decoder = WIRED.replace("encoder: 18", "decoder: 6").replace("b2t (", "post_ln:0-2,b2t:3-5 (")
     log = read_log(write(tmp_path, cfg, WIRED, decoder, *FORMATS["json"], "| done training in 3.5 seconds"))
     assert log.wirings == {"encoder": "b2t", "decoder": "post_ln:0-2,b2t:3-5"}

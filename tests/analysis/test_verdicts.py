@@ -136,8 +136,9 @@ CASES: dict[str, tuple[list[str], str, str]] = {
     "no memory": ([*train(13, 7), "torch.OutOfMemoryError: CUDA out of memory."], STOPPED, "memory was not enough"),
     "another error": ([*train(13, 7), "KeyError: 'x'"], STOPPED, "KeyError: 'x'"),
     "another error without a message": ([*train(13, 7), "AssertionError"], STOPPED, "error: AssertionError"),
+    "another end": ([*train(13, 7), "train.sh: line 3: 12345 Killed   fairseq-train data"], STOPPED, "error: train.sh"),
     "another error in C": ([*train(13, 7), "Segmentation fault (core dumped)"], STOPPED, "error: Segmentation"),
-    "scores alone": (["Generate test with beam=4: BLEU4 = 34.91"], UNKNOWN, "0 training losses and 0 validation"),
+    "scores alone": (["H-0\t-1\tkilled", "Generate test with beam=4: BLEU4 = 9"], UNKNOWN, "0 training losses and 0"),
     "two points": ([DICTIONARY, record(10, 13.0), record(20, 12.9), DONE], UNKNOWN, "2 training losses and 0"),
     "warms up": (
         [DICTIONARY, *(record(10 * i, 14 - 0.2 * i, lr=1e-6 * i) for i in range(1, 12))],

@@ -55,11 +55,13 @@ _AT = re.compile(r"@ (\d{1,18}) updates\)")
 _TROUBLES = (
     *("overflow detected", "nan detected in output of", "inf detected in output of", "nan/inf grad norm"),
     *("minimum loss scale reached", "gradients are inconsistent", "out of memory", "outofmemory"),
-    *("killed", "sigterm", "sigkill", "core dumped", "no space left on device"),
+    *("sigterm", "sigkill", "core dumped", "no space left on device"),
 )
 """Words in lines of trouble, in small letters."""
 # an assertion and Ctrl-C have no message
-_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:error|exception|interrupt)(?:: |$)|error: \S")
+_ERROR = re.compile(r"^(?:\w+\.)*\w+(?:error|exception|interrupt)(?:: |$)|error: \S|\bkilled\b")
+_TALK = re.compile(r".{0,120}(?: \| INFO \| |\]\[INFO\] - )|[STHDP]-\d+\t")
+"""Beginning of a line about nothing that is wrong, and of a sentence of fairseq-generate: its text may say anything."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,8 @@ def end_of(curve: Mapping[int, float]) -> float:
 
 def _is_trouble(line: str) -> bool:
     small = line.lower()  # a pattern of many words that minds no case takes a hundred times as long
+    if _TALK.match(line):
+        return "gradient overflow detected" in small
     return any(trouble in small for trouble in _TROUBLES) or _ERROR.search(small) is not None
 
 
