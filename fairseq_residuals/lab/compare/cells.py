@@ -19,6 +19,7 @@ import torch
 
 from fairseq_residuals.lab.compare.entries import Entry, own_files
 from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
+from fairseq_residuals.lab.look.diagnose import DID_NOT_LEARN_ABOVE
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
 from fairseq_residuals.lab.recipes.compose import key_of, training_hash, whole_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
@@ -35,11 +36,6 @@ LOGGED, VALIDATED = 40, 8
 """Points of a curve of training losses, and of validation losses."""
 WIDE = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
 """Sizes of a stack that the command sets."""
-DID_NOT_LEARN_ABOVE = 0.9
-"""Share of the unigram loss above which a final validation loss is that of a model that did not learn.
-
-The demo's Post-LN, which has a BLEU of 0, ends at 91% to 96%, by processor.
-"""
 MOST_IN_A_PASS = 16_384
 """Tokens of one pass; larger updates are several."""
 CLUSTERS = ("slurm", "local")

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from markdown_it import MarkdownIt
 
 from fairseq_residuals.lab.compare import pictures
-from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
+from fairseq_residuals.lab.compare.cells import Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start, readings
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses, runs_left
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
+from fairseq_residuals.lab.look.diagnose import DID_NOT_LEARN_ABOVE
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread
 from modern_fairseq.atomic_write import atomic_write
 

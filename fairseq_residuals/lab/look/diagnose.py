@@ -28,8 +28,11 @@ HELP = "say whether a run learned, diverged, overfits or stopped, by its log; an
 HEALTHY, DIVERGED, NOT_LEARNED, OVERFITS = "healthy", "diverged", "did not learn", "overfits"
 STOPPED, UNKNOWN = "stopped by an error", "cannot judge"
 """Verdicts."""
-UNIGRAM_SHARE = 0.8
-"""Share of the unigram loss; a run that ends above it did not learn. Lengths of short sentences alone save 15%."""
+DID_NOT_LEARN_ABOVE = 0.9
+"""Share of the unigram loss above which a validation loss is that of a model that did not learn.
+
+The demo's Post-LN, which has a BLEU of 0, ends at 91% to 96%, by processor.
+"""
 START_SHARE = 0.95
 """Share of the first loss; a run that ends above it stood still."""
 FALLS = 0.98
@@ -259,7 +262,7 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
     if unigram:
         share = f"{best / unigram.bits:.0%} of the unigram loss, {unigram.bits:.2f} bits per token ({unigram.source})"
         found.happened.append(f"the {'lowest validation' if valid else name} loss is {share}")
-        stuck = best > UNIGRAM_SHARE * unigram.bits
+        stuck = best > DID_NOT_LEARN_ABOVE * unigram.bits
     else:
         from_scratch = not log.resumed and next(iter(curve)) <= update / 5
         stuck = stands_still and from_scratch
