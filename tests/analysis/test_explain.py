@@ -105,7 +105,7 @@ def test_the_easiest_way_of_a_gradient(variant: str) -> None:
         assert [end.kind for end in ends] == ["in", "out"]
         steps = zip(graph.path, graph.path[1:], strict=False)
         assert all(below in graph.nodes[above].inputs for below, above in steps)
-        scheme = scheme_of(graph, module_names(VARIANTS[variant], stack))
+        scheme = scheme_of(graph, module_names(stack, 1))
         draw_scheme(plots.new_figure()[1][0][0], scheme, variant, "", (scheme.width, scheme.height))
 
 
@@ -149,6 +149,13 @@ def test_norms_inside_a_sublayer_are_told() -> None:
     assert "FFN, LN inside" in labels and "cross-attention" in labels
     # by a function, not a module
     assert "FFN, LN inside" in [node.label for node in decoder("residual_gate").nodes]
+
+
+def test_boxes_have_the_names_of_the_layer_that_is_drawn() -> None:
+    """Also where another wiring's layers are below it."""
+    drawn = [(stacks(name)[0], layer) for name, layer in (("mhc", 1), ("post_ln:0-0,mhc:1-2", 2))]
+    alone, above = (scheme_of(trace_layer(s, n), module_names(s, n)) for s, n in drawn)
+    assert [box.label for box in above.boxes] == [box.label for box in alone.boxes]
 
 
 def test_tracing_leaves_no_hook() -> None:

@@ -110,7 +110,7 @@ def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) ->
 
 
 def test_explain(file: Path, tmp_path: Path) -> None:
-    sizes = ["--layers", "3-2", "--dim", "16", "--heads", "2", "--ffn-dim", "32"]
+    sizes = ["--layers", "3-1", "--dim", "16", "--heads", "2", "--ffn-dim", "32"]
     done = bare("explain", str(file), "resi_dual/alpha=2", *sizes, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader((tmp_path / "explain.csv").read_text().splitlines()))

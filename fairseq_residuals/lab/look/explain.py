@@ -124,7 +124,7 @@ def _explained(name: str, stack: Stack) -> Iterator[Panel]:
         print(*(f"    {equation}" for equation in equations), sep="\n")
         passed = f"{graph.crossed('norm')} norms and {graph.crossed('sublayer')} sub-layers"
         print(f"  The gradient's easiest way through a layer passes {passed}.\n")
-        scheme = scheme_of(graph, module_names(type(variant), stack))
+        scheme = scheme_of(graph, module_names(stack, place))
         title = f"{variant.title}\n{stack.shape.stack}{of}"
         lines = [part for line in equations for part in line.split("; ")]
         yield Panel(f"{name}, {stack.shape.stack}", place + 1, graph, scheme, title, lines)

@@ -12,7 +12,6 @@ from itertools import pairwise
 from torch import nn
 
 from fairseq_residuals.lab.look.trace import Graph, easiest_way
-from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.stack import Stack
 
 ROW, LANE, GAP = 34, 34, 16
@@ -84,11 +83,12 @@ class Scheme:
     height: float
 
 
-def module_names(variant: type[Variant], stack: Stack) -> dict[str, str]:
-    """Return what a scheme calls the modules of a wiring: their classes, of a router also its functions."""
+def module_names(stack: Stack, number: int) -> dict[str, str]:
+    """Return what a scheme of layer ``number`` (from 0) calls the wiring's modules: classes, and routers' functions."""
+    variant = stack.wiring.at(number)[0]
     inside = ", ".join(f for f in ROUTER_FUNCTIONS if f"{f}(" in " ".join(variant.equations_of(variant.Config())))
     names = {}
-    for path, module in [*stack.wiring.named_modules(), *stack[1].named_modules()]:
+    for path, module in [*variant.named_modules(), *stack[number].named_modules()]:
         words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", type(module).__name__)
         if type(module) is not nn.Sequential:
             names[path.split(".")[-1]] = f"{words}: {inside}" if words.endswith("Router") and inside else words

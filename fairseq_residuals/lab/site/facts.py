@@ -115,7 +115,6 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
     module = sys.modules[variant.__module__]
     first, *paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
     stack, layers = traced(name)
-    names = module_names(variant, stack)
     equations = variant.equations_of(variant.Config())
     compared = variant.verified.partition(";")[0] if evidence(variant) != EQUATIONS else ""
     where = "decoder alone" if stack.shape.stack == "decoder" else "encoder"
@@ -124,7 +123,8 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "sentence": first.replace("\n", " "),
         "description": [p for p in paragraphs if not re.search("[─│►]", p) and p != "::"],
         "schemes": [
-            (f"Layer {n} of {DEPTH}, {where}", scheme_of(graph, names), graph.crossed("norm")) for n, graph in layers
+            (f"Layer {n} of {DEPTH}, {where}", scheme_of(graph, module_names(stack, n - 1)), graph.crossed("norm"))
+            for n, graph in layers
         ],
         "passes": layers[0][1].crossed("norm"),
         "streams": len({n.label for n in layers[0][1].nodes if n.kind == "in"}),
