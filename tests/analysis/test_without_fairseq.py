@@ -66,9 +66,11 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("command", "rows"),
-    [("gradients", 4), ("gradients --parts --at decoder:1,4", 14), ("similarity", 16)],
+    [("gradients", 4), ("gradients --parts --at decoder:1,4", 14), ("gradients --parts", 7), ("similarity", 16)],
 )
 def test_a_python_file_is_analysed(command: str, rows: int, file: Path, tmp_path: Path) -> None:
+    if command.endswith("--parts"):
+        file.write_text(MODEL.replace("language_model", "encoder"))
     if command == "similarity":
         done = bare(command, "--python", str(file), folder=tmp_path)
         assert done.returncode == 0, done.stderr

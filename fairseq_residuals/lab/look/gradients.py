@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     measured.add_argument(
         "--at",
         metavar="STACK:LAYER,...",
-        help="for --parts, layers counted from 1; default: the top one of the decoder, such as decoder:18",
+        help="for --parts, layers counted from 1; default: the top one, such as decoder:18",
     )
     add_flags(parser)
     add_output_flags(parser, "gradients")
@@ -134,8 +134,9 @@ def _draw_parts(panel: Any, wiring: str, found: list[PointInLayer]) -> None:
 
 def _chosen(subject: ModelAndLoss, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
     depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
-    stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
-    layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]
+    top = "decoder" if "decoder" in depths else "encoder"
+    stack, _, numbers = (at or f"{top}:{depths[top]}").partition(":")
+    layers = [int(n) if n.isdecimal() else 0 for n in numbers.split(",")]
     if stack not in depths or not all(1 <= n <= depths[stack] for n in layers):
         valid = " and ".join(f"{name}:1 to {name}:{depth}" for name, depth in depths.items())
         raise UserError(f"--at {at}: {subject.label} has no such layer; valid are {valid}")

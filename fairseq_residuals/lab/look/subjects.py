@@ -164,7 +164,7 @@ def depths_of(args: Any, stacks: int) -> list[int]:
         UserError: they are none.
     """
     layers = re.split("[-,]", args.layers) if args.layers else []
-    if not all(n.isdigit() and int(n) > 0 for n in layers) or len(layers) > stacks:
+    if not all(n.isdecimal() and int(n) > 0 for n in layers) or len(layers) > stacks:
         raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
     return list(map(int, layers))
 
