@@ -134,6 +134,11 @@ def test_a_map_of_another_width_is_of_the_terms() -> None:
     torch.testing.assert_close(contributions(stack, x).terms, torch.stack(expected))
 
 
+def test_a_matrix_of_the_streams_is_none_of_positions() -> None:
+    stack, x = moved("identity_hc"), torch.randn(4, 4, 16).double()
+    torch.testing.assert_close(contributions(stack, x).terms.sum(0), stack(x), rtol=1e-4, atol=1e-6)
+
+
 def test_layer_scale_at_zero_leaves_the_embedding_alone() -> None:
     found = contributions(build_stack("re_zero", **SIZES).eval(), embeddings().float())
     sizes = found.sizes()

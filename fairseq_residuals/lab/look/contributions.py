@@ -200,13 +200,14 @@ class _Replay:
         result = self.queues[module].popleft()
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             return self._norm(module, args[0], result)
+        again = forward(*args, **kwargs)
         parts = result if isinstance(result, tuple) else (result,)
         # a linear map may have any width; one number is a weight
         mapped = is_norm(module) or (isinstance(module, nn.Linear) and module.out_features > 1)
         # what is like the stream may be made of it (GatedRead): if not linearly, the sum misses the output
         if mapped or any(isinstance(part, Tensor) and part.shape == self.record.x.shape for part in parts):
-            return forward(*args, **kwargs)
-        return self._repeated(result)
+            return again
+        return self._repeated(result, again)
 
     def _norm(self, norm: nn.LayerNorm | nn.RMSNorm, x: Tensor, recorded: Tensor) -> Tensor:
         """Scale by the recorded statistic."""
@@ -217,17 +218,20 @@ class _Replay:
             recorded.var(-1, keepdim=True, correction=0) if centred else recorded.square().mean(-1, keepdim=True)
         )
         eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
-        y = x * self._repeated((statistic + eps).rsqrt())
+        y = x * self._repeated((statistic + eps).rsqrt(), x[..., :1])
         y = y if norm.weight is None else y * norm.weight
         bias = getattr(norm, "bias", None)
         return y if bias is None else y + bias
 
-    def _repeated(self, value: Any) -> Any:
-        """Return what was computed for each position, for the positions of all terms; the rest as it is."""
+    def _repeated(self, value: Any, again: Any) -> Any:
+        """Return ``value`` for the positions of all terms.
+
+        It stays as it is where ``again``, which was computed for these, has the same shape.
+        """
         if isinstance(value, tuple):
-            parts = map(self._repeated, value)
+            parts = map(self._repeated, value, again)
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(value, Tensor) and value.shape[:2] == self.record.x.shape[:2]:
+        if isinstance(value, Tensor) and value.shape != again.shape:
             return torch.cat([value] * self.terms, 1)
         return value
 
