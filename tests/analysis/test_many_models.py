@@ -48,7 +48,7 @@ def test_a_panel_for_each_stack(
 
 def test_all_variants_are_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As results/gradients-18l-512.csv was made."""
-    assert sorted(models.chosen_wirings(arguments("--variants", "all", *TINY))) == sorted(VARIANTS)
+    assert sorted(models.chosen_wirings(arguments("--variants", "all", "pre_ln", *TINY))) == sorted(VARIANTS)
     spoken = models.chosen_wirings(arguments("--variants", "all", "--task", "language_modeling", *TINY))
     refused = {name for name, v in VARIANTS.items() if v.refusal(alone=True, topmost=True)}
     assert refused and set(spoken) == set(VARIANTS) - refused

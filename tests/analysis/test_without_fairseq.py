@@ -83,9 +83,10 @@ def test_a_python_file_is_analysed(command: str, rows: int, file: Path, tmp_path
 
 
 @pytest.mark.parametrize("task", ["translation", "language_modeling"])
-def test_wirings_are_analysed(task: str, tmp_path: Path, without: None) -> None:
+def test_wirings_are_analysed(task: str, tmp_path: Path, without: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subjects, "list_variants", lambda: ["pre_ln"])
     sizes = ["--layers", "3", "--dim", "16", "--heads", "2", "--ffn-dim", "32", "--vocabulary", "50", "--task", task]
-    wirings = ["--variants", "pre_ln", "hyper_connections/n=2"]
+    wirings = ["--variants", "all", "hyper_connections/n=2"]
     assert main(["gradients", *wirings, *sizes, "--out", str(tmp_path)]) == 0
     rows = list(csv.DictReader((tmp_path / "gradients.csv").read_text().splitlines()))
     stacks = ("encoder", "decoder") if task == "translation" else ("decoder",)
@@ -134,6 +135,7 @@ def test_explain(file: Path, tmp_path: Path) -> None:
         (["change", "--python", "a.py", "--sentences", "3"], "--sentences has no meaning for --python"),
         (["change", "--python", "a.py", "--seed", "2"], "--seed has no meaning for --python"),
         (["explain", "b3t"], "unknown wiring 'b3t'"),
+        (["explain", "resi_dual/alpha=2,alpha=3"], "twice"),
         (["explain", "b2t", "--layers", "1-2-3"], "--layers must be a number such as 18"),
         (["explain", "b2t", "--task", "speech_to_text"], "--task speech_to_text has models of fairseq alone"),
     ],

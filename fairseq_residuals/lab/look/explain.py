@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "wirings",
         nargs="+",
         metavar="WIRING",
-        help="wirings as --wirings of `gradients` takes them, or Python files as its --python does",
+        help="NAME, NAME/k=v,..., or a list such as post_ln:0-5,pre_ln:6-17; or files as `gradients --python` takes",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
     add_model_size_flags(parser)

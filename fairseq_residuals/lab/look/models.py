@@ -16,7 +16,7 @@ from fairseq.models import build_model
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss
-from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of
+from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of, named_wirings
 from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, load_model, task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
@@ -24,7 +24,7 @@ from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.registry import find_variant, list_variants
+from fairseq_residuals.wirings.core.registry import find_variant
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 Built = tuple[Any, Namespace, Any]
@@ -82,12 +82,10 @@ def chosen_wirings(args: Namespace) -> list[str]:
     Raises:
         UserError: there is no such wiring, or none for the task.
     """
-    wirings = args.variants or ([] if args.checkpoint else list(args.default))
-    if wirings == ["all"]:
-        return [name for name in list_variants() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
+    wirings = named_wirings(args)
     for text in wirings:
         architecture_of(text, args.task)
-    return list(wirings)
+    return wirings
 
 
 def architecture_of(text: str, task: str) -> tuple[str, tuple[str, ...]]:

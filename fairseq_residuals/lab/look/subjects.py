@@ -23,6 +23,7 @@ from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
 from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.wirings.blocks.models import EncoderDecoder, LanguageModel
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
@@ -133,7 +134,7 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
         raise UserError("fairseq is not installed, which --checkpoint and --data need")
     check_sizes(args)
     device = device_of(args.device)
-    for name in args.variants or args.default:
+    for name in named_wirings(args):
         say(name)
         model = library_model(name, args).to(device).train(args.training)
         shape, generator = (2, args.sentences, args.tokens), torch.Generator().manual_seed(args.seed)
@@ -142,6 +143,14 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
         residual, _, options = name.partition("/")
         wiring = Wiring.parse(residual, options)
         yield ModelAndLoss(model, loss, wiring.title + (f" ({options})" if options else ""), wiring.name), name
+
+
+def named_wirings(args: Namespace) -> list[str]:
+    """Return the wirings that ``--wirings`` names, each NAME or NAME/k=v,...; "all" stands for those of the task."""
+    alone = args.task == "language_modeling"
+    every = [name for name in list_variants() if not find_variant(name).refusal(alone=alone, topmost=True)]
+    named = args.variants or ([] if args.checkpoint else args.default)
+    return list(dict.fromkeys(name for one in named for name in (every if one == "all" else [one])))
 
 
 def check_sizes(args: Namespace) -> None:
@@ -183,6 +192,7 @@ def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
         )
     depths = depths_of(args, 2 if args.task == "translation" else 1) or [6]
     variant, _, given = name.partition("/")
+    Wiring.parse(variant, given)  # refuses an option that is given twice, which a dictionary would hide
     settings: dict[str, Any] = {"dim": args.dim or 512, "ffn_dim": args.ffn_dim or 2048, "heads": args.heads or 8}
     settings |= {"options": dict(text.partition("=")[::2] for text in given.split(",") if text), "dropout": 0.1}
     torch.manual_seed(args.seed)
