@@ -112,6 +112,15 @@ def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) ->
     assert (row["model"], row["wiring"], row["stack"], row["layer"]) == ("mine", "b2t", "decoder", "3")
 
 
+def test_a_file_imports_what_lies_beside_it(tmp_path: Path) -> None:
+    """And not what lies beside another one."""
+    for depth in (1, 2):
+        (tmp_path / str(depth)).mkdir()
+        (tmp_path / str(depth) / "beside.py").write_text(f"depth = {depth}")
+        (tmp_path / str(depth) / "mine.py").write_text("from beside import *" + MODEL.replace("depth=4", "depth=depth"))
+    assert [len(of_python_file(tmp_path / depth / "mine.py").model[1]) for depth in "12"] == [1, 2]
+
+
 def test_explain(file: Path, tmp_path: Path) -> None:
     sizes = ["--layers", "3-1", "--dim", "16", "--heads", "2", "--ffn-dim", "32"]
     done = bare("explain", str(file), "resi_dual/alpha=2", *sizes, folder=tmp_path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import runpy
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -209,7 +210,13 @@ def of_python_file(file: Path, training: bool = False) -> ModelAndLoss:
     """
     if not file.is_file():
         raise UserError(f"there is no file {file}")
+    folder, known = file.resolve().parent, set(sys.modules)
+    sys.path.insert(0, str(folder))
     defined = runpy.run_path(str(file))
+    for name in sys.modules.keys() - known:
+        top = folder / name.partition(".")[0]
+        if top.is_dir() or top.with_suffix(".py").exists():
+            del sys.modules[name]  # beside another file another module may have this name
     model, loss = defined.get("model"), defined.get("loss")
     if not isinstance(model, nn.Module) or not callable(loss):
         raise UserError(
