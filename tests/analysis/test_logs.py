@@ -153,6 +153,8 @@ def test_runs_of_other_settings_are_told_apart(setting: str, values: tuple[objec
         (f"B2T connection ({key}={values[0]})", 2),
         (f"B2T connection ({key}={values[1]})", 1),
     ]
+    (group,) = groups([f"a=b={tmp_path}/lr={values[0]}/*.log"])
+    assert (group.label, len(group.logs)) == ("a=b", 2)
 
 
 def test_a_log_is_read_while_it_is_being_written(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.subjects import labelled
 from fairseq_residuals.lab.look.training_log import Log, read_log
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
@@ -109,7 +110,7 @@ def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
     """
     runs: dict[tuple[str, Path | int], list[Path]] = {}
     for name in names:
-        label, _, pattern = ("", "", name) if Path(name).exists() else name.rpartition("=")
+        label, pattern = labelled(name)
         for path in map(Path, sorted(glob.glob(pattern)) or [pattern]):
             run = path.parent if _ATTEMPT.fullmatch(path.name) else len(runs)
             runs.setdefault((label, run), []).append(path)

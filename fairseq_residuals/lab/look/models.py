@@ -16,7 +16,7 @@ from fairseq.models import build_model
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss
-from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of, named_wirings
+from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of, labelled, named_wirings
 from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, load_model, task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
@@ -68,9 +68,7 @@ def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
             subject.label += f" ({options})" if options else ""
             yield subject, one
             continue
-        label, equals, path = str(one).partition("=")
-        if not equals or one.exists():
-            label, path = "", str(one)
+        label, path = labelled(str(one))
         subject = make_subject(load(Path(path), args.data), args, device)
         subject.label = label or subject.label
         yield subject, "/".join(Path(path).parts[-2:])

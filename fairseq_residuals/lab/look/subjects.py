@@ -7,6 +7,7 @@ do wirings where fairseq is not installed; what fairseq builds and loads is :mod
 from __future__ import annotations
 
 import argparse
+import glob
 import re
 import runpy
 import sys
@@ -144,6 +145,14 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
         residual, _, options = name.partition("/")
         wiring = Wiring.parse(residual, options)
         yield ModelAndLoss(model, loss, wiring.title + (f" ({options})" if options else ""), wiring.name), name
+
+
+def labelled(text: str) -> tuple[str, str]:
+    """Split ``[LABEL=]FILE``, FILE perhaps with wildcards; the file is the longest that is there."""
+    parts = text.split("=")
+    splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts))]
+    there = [(label, file) for label, file in splits if Path(file).exists() or glob.glob(file)]
+    return (there or splits[1:] or splits)[0]
 
 
 def named_wirings(args: Namespace) -> list[str]:
