@@ -48,7 +48,7 @@ def test_contributions() -> None:
     assert [bar.get_width() for bar in panel.patches] == pytest.approx(list(found.sizes().values()))
 
 
-@pytest.mark.parametrize("result", ["text", {}, {"encoder": torch.ones(2, 2, 2)}, {"encoder": ["a"]}, None])
+@pytest.mark.parametrize("result", ["text", {}, [], {"encoder": []}, torch.ones(2, 2, 2), {"encoder": ["a"]}, None])
 def test_something_else_is_refused(result: Any) -> None:
     with pytest.raises(UserError, match="plot draws Contributions, numbers for each layer or matrices"):
         plot(result)

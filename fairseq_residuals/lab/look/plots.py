@@ -180,8 +180,8 @@ def plot(result: Any, label: str = "") -> Figure:
     """Draw what an analysis returned; a notebook shows the figure, and ``savefig`` writes it.
 
     Args:
-        result: of ``gradients``, ``similarity``, ``contributions`` or ``condition``: numbers or a matrix, by stack or
-            alone, or :class:`.Contributions`.
+        result: of ``parameter_gradients``, ``similarity``, ``change`` or ``condition_numbers``: numbers or a matrix,
+            by stack or alone; or :class:`.Contributions`.
         label: of the axis of the numbers, or of the colours.
 
     Raises:
@@ -195,7 +195,7 @@ def plot(result: Any, label: str = "") -> Figure:
     except (TypeError, ValueError, RuntimeError):
         values = {}
     dims = {value.dim() for value in values.values()}
-    if dims not in ({1}, {2}):
+    if dims not in ({1}, {2}) or not all(value.numel() for value in values.values()):
         raise UserError(
             "plot draws Contributions, numbers for each layer or matrices of layers, by stack or alone, not"
             f" {result!s:.80}"
