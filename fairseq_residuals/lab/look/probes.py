@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -112,11 +113,12 @@ def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
             norms = {m for m in stack.wiring.modules() if is_norm(m)}
             for i in range(len(stack)):
                 layer = stack[i]
-                undo.callback(layer.register_forward_pre_hook(watcher.before_layer(i + 1)).remove)
+                undo.callback(layer.register_forward_pre_hook(partial(watcher.before_layer, i + 1)).remove)
                 state = stack.wiring.at(i)[0].layer_output if whole else itemgetter("x")
-                undo.callback(layer.register_forward_hook(watcher.after_layer(state)).remove)
+                undo.callback(layer.register_forward_hook(partial(watcher.after_layer, state)).remove)
                 for kind, connection in zip(layer.kinds, layer.connections(), strict=True):
-                    undo.callback(connection.register_forward_pre_hook(watcher.before_connection(kind)).remove)
+                    before = partial(watcher.before_connection, kind)
+                    undo.callback(connection.register_forward_pre_hook(before).remove)
                     undo.callback(connection.register_forward_hook(watcher.after_connection).remove)
                     norms |= {m for m in connection.modules() if is_norm(m)}
             for norm in norms:
@@ -140,42 +142,33 @@ class _Watcher:
     def before_pass(self, module: nn.Module, inputs: Any) -> None:
         self.layer, self.kind, self.silent, self.padding = 0, None, False, None
 
-    def before_layer(self, number: int) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[Stream, Any]) -> None:
-            stream, context = inputs
-            self.layer, self.kind = number, None
-            # a packed row has none, although attention within the layer has
-            self.padding = context.padding_mask if context.packing is None else None
-            self.tell("layer input", stream["x"])
+    def before_layer(self, number: int, layer: nn.Module, inputs: tuple[Stream, Any]) -> None:
+        stream, context = inputs
+        self.layer, self.kind = number, None
+        # a packed row has none, although attention within the layer has
+        self.padding = context.padding_mask if context.packing is None else None
+        self.tell("layer input", stream["x"])
 
-        return hook
+    def after_layer(self, state: Callable[[Stream], Tensor], layer: nn.Module, inputs: Any, output: Any) -> None:
+        # the norms that this runs are none of the pass
+        self.silent = True
+        tensor = state(output[0])
+        self.silent = False
+        self.tell("layer output", tensor)
 
-    def after_layer(self, state: Callable[[Stream], Tensor]) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
-            # the norms that this runs are none of the pass
+    def before_connection(self, kind: Kind, module: Any, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
+        stream, sublayer = inputs
+        self.kind = kind
+
+        def watched(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            self.tell("fed", h)
             self.silent = True
-            tensor = state(output[0])
+            y, weights, s = sublayer(h, s)
             self.silent = False
-            self.tell("layer output", tensor)
+            self.tell("sublayer", y)
+            return y, weights, s
 
-        return hook
-
-    def before_connection(self, kind: Kind) -> Callable[..., tuple[Stream, SubLayer]]:
-        def hook(module: nn.Module, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
-            stream, sublayer = inputs
-            self.kind = kind
-
-            def watched(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
-                self.tell("fed", h)
-                self.silent = True
-                y, weights, s = sublayer(h, s)
-                self.silent = False
-                self.tell("sublayer", y)
-                return y, weights, s
-
-            return stream, watched
-
-        return hook
+        return stream, watched
 
     def after_connection(self, module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
         self.tell("stream", output[0]["x"])

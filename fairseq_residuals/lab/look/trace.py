@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -142,9 +143,10 @@ def _trace(stack: Stack, number: int, s: Stream, context: Context) -> tuple[Grap
     with ExitStack() as opened, torch.enable_grad():
         for name, module in _boxes([wiring.at(number)[0], *layer.connections()]):
             opened.callback(module.register_forward_pre_hook(recorder.enter).remove)
-            opened.callback(module.register_forward_hook(recorder.leave(name)).remove)
+            opened.callback(module.register_forward_hook(partial(recorder.leave, name)).remove)
         for kind, connection in zip(layer.kinds, layer.connections(), strict=True):
-            opened.callback(connection.register_forward_pre_hook(recorder.box_sublayer(SUBLAYERS[kind])).remove)
+            box = partial(recorder.box_sublayer, SUBLAYERS[kind])
+            opened.callback(connection.register_forward_pre_hook(box).remove)
         with recorder:
             s, _ = layer(s, context)
             s = wiring.after_layer(number, s)
@@ -284,47 +286,41 @@ class _Recorder(TorchFunctionMode):
         self.inside.append({self._source(t) for t in _tensors(inputs) if id(t) in self.nodes})
         return inputs
 
-    def leave(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            sources = self.inside.pop()
-            if self.inside:
-                self.inside[-1] |= sources
-                self.norms_inside += is_norm(module)
-                return
-            if isinstance(module, (nn.Dropout, nn.Identity)):
-                node = next(iter(sources))
-            else:
-                norm = is_norm(module)
-                kind = NORM_LABELS.get(type(module).__name__, "LN")
-                wanting = [t for t in _tensors(inputs) if t.requires_grad]
-                unreached = _unreached(wanting, _tensors([output]))
-                stops = bool(wanting) and len(unreached) == len(wanting)
-                if not stops and isinstance(inputs[0], dict):  # of a whole stream, not everything is read
-                    sources -= {self.nodes[id(t)] for t in unreached}
-                role = "stop" if stops else "norm" if norm else "module"
-                node = self.graph.add(kind if norm else name, role, sources)
-            for tensor in _tensors([output]):
+    def leave(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        sources = self.inside.pop()
+        if self.inside:
+            self.inside[-1] |= sources
+            self.norms_inside += is_norm(module)
+            return
+        if isinstance(module, (nn.Dropout, nn.Identity)):
+            node = next(iter(sources))
+        else:
+            norm = is_norm(module)
+            kind = NORM_LABELS.get(type(module).__name__, "LN")
+            wanting = [t for t in _tensors(inputs) if t.requires_grad]
+            unreached = _unreached(wanting, _tensors([output]))
+            stops = bool(wanting) and len(unreached) == len(wanting)
+            if not stops and isinstance(inputs[0], dict):  # of a whole stream, not everything is read
+                sources -= {self.nodes[id(t)] for t in unreached}
+            role = "stop" if stops else "norm" if norm else "module"
+            node = self.graph.add(kind if norm else name, role, sources)
+        for tensor in _tensors([output]):
+            self.know(tensor, node)
+
+    def box_sublayer(self, name: str, module: nn.Module, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
+        stream, sublayer = inputs
+
+        def boxed(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            self.enter(module, (h,))
+            self.norms_inside = 0
+            y, weights, after = sublayer(h, s)
+            label = f"{name}, LN inside" if self.norms_inside else name
+            node = self.graph.add(label, "sublayer", self.inside.pop())
+            for tensor in [y, *(v for k, v in after.items() if s.get(k) is not v)]:
                 self.know(tensor, node)
+            return y, weights, after
 
-        return hook
-
-    def box_sublayer(self, name: str) -> Callable[..., tuple[Stream, SubLayer]]:
-        def hook(module: nn.Module, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
-            stream, sublayer = inputs
-
-            def boxed(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
-                self.enter(module, (h,))
-                self.norms_inside = 0
-                y, weights, after = sublayer(h, s)
-                label = f"{name}, LN inside" if self.norms_inside else name
-                node = self.graph.add(label, "sublayer", self.inside.pop())
-                for tensor in [y, *(v for k, v in after.items() if s.get(k) is not v)]:
-                    self.know(tensor, node)
-                return y, weights, after
-
-            return stream, boxed
-
-        return hook
+        return stream, boxed
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
