@@ -16,7 +16,7 @@ from analysed_models import arguments
 
 from fairseq_residuals.__main__ import build_parser
 from fairseq_residuals.lab.compare.entries import read_entries
-from fairseq_residuals.lab.look import models
+from fairseq_residuals.lab.look import models, subjects
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {path.stem: path.read_text() for path in sorted((ROOT / "scripts/figures").glob("*.sh"))}
@@ -80,7 +80,7 @@ def test_a_figures_command_is_valid(script: str, tmp_path: Path) -> None:
     assert (args.name, str(args.out), args.svg) == (script, "figures", True)
     if args.command in ("gradients", "change"):
         args.further = further
-        wirings = models.chosen_wirings(args)
+        wirings = subjects.named_wirings(args)
         assert args.variants == ["all"] or wirings == args.variants
         # a model of these flags can be made, in small
         small = arguments("--layers", "1", "--dim", "8", "--heads", "1", "--vocabulary", "9", *further)

@@ -11,7 +11,8 @@ import pytest
 from analysed_models import TINY, arguments
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look import models, output
+from fairseq_residuals.lab.look import output
+from fairseq_residuals.lab.look.subjects import named_wirings
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln", "sub_ln", "b2t_no_ln"]
@@ -48,7 +49,7 @@ def test_a_panel_for_each_stack(
 
 def test_all_variants_are_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As results/gradients-18l-512.csv was made."""
-    assert sorted(models.chosen_wirings(arguments("--variants", "all", "pre_ln", *TINY))) == sorted(VARIANTS)
-    spoken = models.chosen_wirings(arguments("--variants", "all", "--task", "language_modeling", *TINY))
+    assert sorted(named_wirings(arguments("--variants", "all", "pre_ln", *TINY))) == sorted(VARIANTS)
+    spoken = named_wirings(arguments("--variants", "all", "--task", "language_modeling", *TINY))
     refused = {name for name, v in VARIANTS.items() if v.refusal(alone=True, topmost=True)}
     assert refused and set(spoken) == set(VARIANTS) - refused

@@ -55,11 +55,14 @@ def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """
     check_sizes(args)
     device = device_of(args.device)
-    chosen: list[str | Path] = [*chosen_wirings(args), *(args.checkpoint or ())]
+    wirings = named_wirings(args)
+    for text in wirings:
+        architecture_of(text, args.task)
+    chosen: list[str | Path] = [*wirings, *(args.checkpoint or ())]
     flags = [*size_flags(args, args.task), *args.further]
     if any(flag.partition("=")[0] in ("--arch", "-a") for flag in args.further):
         raise UserError("--wirings says which architecture it is: name a wiring there, such as b2t, and its sizes")
-    if flags and not any(isinstance(one, str) for one in chosen):
+    if flags and not wirings:
         raise UserError(f"{flags[0]} has no meaning for --checkpoint, whose model is what the file says")
     for number, one in enumerate(chosen, start=1):
         say(f"[{number}/{len(chosen)}] {one}")
@@ -72,18 +75,6 @@ def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
         subject = make_subject(load(Path(path), args.data), args, device)
         subject.label = label or subject.label
         yield subject, "/".join(Path(path).parts[-2:])
-
-
-def chosen_wirings(args: Namespace) -> list[str]:
-    """Return the wirings that ``--wirings`` names, each NAME or NAME/k=v,...
-
-    Raises:
-        UserError: there is no such wiring, or none for the task.
-    """
-    wirings = named_wirings(args)
-    for text in wirings:
-        architecture_of(text, args.task)
-    return wirings
 
 
 def architecture_of(text: str, task: str) -> tuple[str, tuple[str, ...]]:
