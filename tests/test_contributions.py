@@ -10,7 +10,7 @@ from rotation import rotated
 from tiny import depth_for
 from torch import Tensor
 
-from fairseq_residuals import Connection, Contributions, Site, Stack, UserError, build_stack, contributions
+from fairseq_residuals import Connection, Site, Stack, UserError, build_stack, contributions
 from fairseq_residuals.lab.look.probes import SUBLAYERS
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -51,14 +51,6 @@ def sublayer_outputs(stack: Any, x: Tensor) -> list[Tensor]:
     return outputs
 
 
-def attempt(stack: Any, x: Tensor) -> tuple[Contributions | None, str]:
-    """The contributions, or the reason why there are none."""
-    try:
-        return contributions(stack, x), ""
-    except UserError as error:
-        return None, str(error)
-
-
 ALONE = sorted(name for name, v in VARIANTS.items() if not v.refusal(alone=True, topmost=True))
 
 
@@ -67,7 +59,10 @@ def test_the_sum_is_the_output_or_the_reason_is_said(task: str, variant: str) ->
     stack, x = moved(variant, task=task), embeddings()
     before = {name: value.clone() for name, value in stack.state_dict().items()}
     output = stack(x)
-    found, reason = attempt(stack, x)
+    try:
+        found, reason = contributions(stack, x), ""
+    except UserError as error:
+        found, reason = None, str(error)
     if found is None:
         assert "the output of this stack is no sum of what its sub-layers add: " in reason
         assert any(type(m).__name__ in reason for m in stack.modules())
@@ -83,14 +78,18 @@ def test_the_sum_is_the_output_or_the_reason_is_said(task: str, variant: str) ->
     assert all(torch.equal(value, before[name]) for name, value in stack.state_dict().items())
 
 
+def scaled(term: Tensor, norm: Any, whole: Tensor) -> Tensor:
+    """What a norm of the whole makes of a term, its bias left out."""
+    deviation = (whole.var(-1, keepdim=True, correction=0) + norm.eps).sqrt()
+    return (term - term.mean(-1, keepdim=True)) / deviation * norm.weight
+
+
 def test_pre_ln_is_the_normalised_sum() -> None:
     stack, x = moved("pre_ln"), embeddings()
     found = contributions(stack, x)
     terms = torch.stack([x, *sublayer_outputs(stack, x)])
     norm = stack.wiring.norm
-    deviation = (terms.sum(0).var(-1, keepdim=True, correction=0) + norm.eps).sqrt()
-    expected = (terms - terms.mean(-1, keepdim=True)) / deviation * norm.weight
-    torch.testing.assert_close(found.terms[:-1], expected)
+    torch.testing.assert_close(found.terms[:-1], scaled(terms, norm, terms.sum(0)))
     torch.testing.assert_close(found.terms[-1], norm.bias.expand_as(x))
 
 
@@ -99,10 +98,6 @@ def test_post_ln_is_scaled_by_every_norm_above() -> None:
     found = contributions(stack, x)
     attention, ffn = sublayer_outputs(stack, x)
     lower, upper = stack[0].self_attn_connection.norm, stack[0].ffn_connection.norm
-
-    def scaled(term: Tensor, norm: Any, whole: Tensor) -> Tensor:
-        deviation = (whole.var(-1, keepdim=True, correction=0) + norm.eps).sqrt()
-        return (term - term.mean(-1, keepdim=True)) / deviation * norm.weight
 
     whole = lower(x + attention) + ffn
     once = [scaled(term, lower, x + attention) for term in (x, attention)]

@@ -12,7 +12,7 @@ from analysed_models import built, subject
 from fairseq.data.indexed_dataset import make_builder
 from fairseq.nan_detector import NanDetector
 from refusals import refusal
-from written_logs import ANEW, DONE, LAYERS, RESUMED, healthy, record
+from written_logs import ANEW, DONE, LAYERS, RESUMED, VANISHING, each, healthy, record
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look.diagnose import NOT_LEARNED, Unigram, ends_out_of_band, vanishing_sentence
@@ -62,8 +62,7 @@ def test_a_healthy_run(diagnose: Callable[..., str]) -> None:
 
 def test_epochs_shorter_than_the_log_interval(diagnose: Callable[..., str]) -> None:
     """Norms are then logged at the end of each."""
-    falling = {n: 0.1 ** (LAYERS - n) for n in range(1, LAYERS + 1)}
-    lines = [record(10 * i, 8, falling) for i in range(1, 12)]
+    lines = [record(10 * i, 8, VANISHING) for i in range(1, 12)]
     at_ends = [f"epoch 001 | {line[18:].replace(', ', ' | ').replace('=', ' ')}" for line in lines]
     for logged in (lines, at_ends):
         assert "vanish" in diagnose(*logged, DONE)
@@ -71,7 +70,7 @@ def test_epochs_shorter_than_the_log_interval(diagnose: Callable[..., str]) -> N
 
 def test_the_layer_that_left_its_band_first(diagnose: Callable[..., str]) -> None:
     lines = healthy(10)
-    usual = dict.fromkeys(range(1, LAYERS + 1), 0.5)
+    usual = each(0.5)
     lines.append(record(110, 0.9, usual | {3: 80.0}))
     lines.append(record(120, 0.95, usual | {2: 60.0, 3: 500.0, 4: 70.0}))
     lines.append(record(130, math.nan, dict.fromkeys(usual, math.nan), gnorm=math.nan))
@@ -103,8 +102,7 @@ def test_bands(curve: list[float], expected: tuple[int, str] | None) -> None:
 
 
 def test_vanishing_gradients(diagnose: Callable[..., str]) -> None:
-    norms = {n: 10.0 ** (n - LAYERS) for n in range(1, LAYERS + 1)}
-    lines = [record(10 * i, 6.0 - 0.0001 * i, norms) for i in range(1, 17)]
+    lines = [record(10 * i, 6.0 - 0.0001 * i, VANISHING) for i in range(1, 17)]
     text = diagnose(*lines, DONE)
     assert "at update 10 gradients vanished in the decoder: from 1 in layer 6 to 1e-05 in layer 1" in text
     assert "by a factor of 0.10 per layer" in text
@@ -132,13 +130,8 @@ def test_overflows_at_the_beginning_are_harmless(diagnose: Callable[..., str]) -
 
 
 def test_the_module_that_made_nan(diagnose: Callable[..., str]) -> None:
-    lines = healthy(5)
-    lines.append(
-        "NaN detected in output of decoder.layers.2.fc2, shape: torch.Size([7, 3, 16]), forward input max: 9.5"
-    )
-    lines.append(
-        "NaN detected in output of decoder.layers.3.fc1, shape: torch.Size([7, 3, 16]), forward input max: nan"
-    )
+    nan = "NaN detected in output of decoder.layers.{}, shape: torch.Size([7, 3, 16]), forward input max: {}"
+    lines = [*healthy(5), nan.format("2.fc2", 9.5), nan.format("3.fc1", "nan")]
     text = diagnose(*lines, "fairseq-train: error: training diverged: gradients are Nan/Inf; `fairseq-residuals ...")
     assert "NaN came first out of decoder.layers.2.fc2, in the forward pass" in text
     assert "after update 50 training ended: a gradient was infinite or no number, and fairseq gave up" in text
@@ -159,9 +152,8 @@ def test_what_fairseq_says_of_nan_is_understood(
             layer.activation_fn = lambda x: (x - x).sqrt()
         batch.loss(model).backward()
     where = "fc2" if way == "forward" else "fc1"
-    assert f"NaN came first out of decoder.layers.1.{where}, in the {way} pass" in diagnose(
-        *healthy(), *caplog.messages
-    )
+    text = diagnose(*healthy(), *caplog.messages)
+    assert f"NaN came first out of decoder.layers.1.{where}, in the {way} pass" in text
 
 
 @pytest.mark.parametrize(
@@ -221,8 +213,7 @@ def test_a_run_that_began_anew_is_not_mixed_with_the_one_before(diagnose: Callab
 
 
 def test_a_run_that_goes_on_after_its_end(diagnose: Callable[..., str]) -> None:
-    text = diagnose(*healthy(), DONE, RESUMED, *healthy()[2:], DONE)
-    assert "training came to its end at update 120" in text
+    assert "its end at update 120" in diagnose(*healthy(), DONE, RESUMED, *healthy()[2:], DONE)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e308", "-1e308", "1e400"])

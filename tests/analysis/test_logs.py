@@ -146,8 +146,7 @@ def test_runs_of_other_settings_are_told_apart(setting: str, values: tuple[objec
     names = []
     for seed, value in ((1, values[0]), (2, values[0]), (1, values[1])):
         config = f"{{'seed': {seed}, {setting.format(value)}}}"
-        path = write(tmp_path, config, WIRED, *FORMATS["json"], name=f"lr={value}/{seed}.log")
-        names.append(str(path))
+        names.append(str(write(tmp_path, config, WIRED, *FORMATS["json"], name=f"lr={value}/{seed}.log")))
     key = setting.split("'")[1]
     assert [(group.label, len(group.logs)) for group in groups(names)] == [
         (f"B2T connection ({key}={values[0]})", 2),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from analysed_models import TINY, arguments
@@ -18,26 +17,19 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln", "sub_ln", "b2t_no_ln"]
 
 
-def drawn(variants: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, dict]]:
-    """The figure, and by model and stack the numbers of the CSV file."""
-    figures = []
-    write = output.write
-    monkeypatch.setattr(
-        output, "write", lambda args, figure, *rest: figures.append(figure) or write(args, figure, *rest)
-    )
-    assert main(["gradients", "--variants", *variants, *TINY, "--out", str(folder)]) == 0
-    numbers: dict[str, dict[str, list[float]]] = {}
-    for row in csv.DictReader((folder / "gradients.csv").read_text().splitlines()):
-        numbers.setdefault(row["model"], {}).setdefault(row["stack"], []).append(float(row["gradient_norm"]))
-    (figure,) = figures
-    return figure, numbers
-
-
 @pytest.mark.parametrize("number", [8, 9])
 def test_a_panel_for_each_stack(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figure, numbers = drawn(NINE[:number], tmp_path, monkeypatch)
+    figures, write = [], output.write
+    monkeypatch.setattr(
+        output, "write", lambda args, figure, *rest: figures.append(figure) or write(args, figure, *rest)
+    )
+    assert main(["gradients", "--variants", *NINE[:number], *TINY, "--out", str(tmp_path)]) == 0
+    numbers: dict[str, dict[str, list[float]]] = {}
+    for row in csv.DictReader((tmp_path / "gradients.csv").read_text().splitlines()):
+        numbers.setdefault(row["model"], {}).setdefault(row["stack"], []).append(float(row["gradient_norm"]))
+    (figure,) = figures
     titles = [VARIANTS[name].title for name in NINE[:number]]
     assert list(numbers) == titles and len(figure.legends) == (number <= output.MOST_NAMED)
     for panel, stack in zip(figure.axes, ("encoder", "decoder"), strict=True):

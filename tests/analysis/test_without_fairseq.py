@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,32 +151,29 @@ def test_explain(file: Path, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(
-    arguments: list[str],
-    sentence: str,
-    tmp_path: Path,
-    without: None,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], sentence: str, tmp_path: Path, without: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and sentence in captured.err.splitlines()[-1]
 
 
+WRAPPED = """
+from fairseq_residuals import wrap
+from torch import nn
+model, loss = wrap("b2t", [(nn.Identity(), nn.Identity())], dim=8, heads=1, ffn_dim=8), lambda: 0
+"""
+
+
 @pytest.mark.parametrize(
-    ("text", "sentence"), [("x = 1", "must define `model`"), (MODEL.replace("def loss", "def loose"), "and `loss`")]
+    ("command", "text", "sentence"),
+    [
+        ("change --python", "x = 1", "must define `model`"),
+        ("change --python", MODEL.replace("def loss", "def loose"), "and `loss`"),
+        ("explain", WRAPPED, "explain draws stacks of build_stack"),
+    ],
 )
-def test_a_file_that_defines_too_little(
-    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_will_not_do(command: str, text: str, sentence: str, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "little.py").write_text(text)
-    assert main(["change", "--python", str(tmp_path / "little.py"), "--out", str(tmp_path)]) == 2
+    assert main([*command.split(), str(tmp_path / "little.py"), "--out", str(tmp_path)]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_layers_of_ones_own_are_not_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wrapped = 'model = wrap("b2t", [(nn.Identity(), nn.Identity())], dim=8, heads=1, ffn_dim=8)'
-    (tmp_path / "own.py").write_text(
-        f"from torch import nn\nfrom fairseq_residuals import wrap\n{wrapped}\nloss = lambda: 0"
-    )
-    assert main(["explain", str(tmp_path / "own.py"), "--out", str(tmp_path)]) == 2
-    assert "explain draws stacks of build_stack" in capsys.readouterr().err

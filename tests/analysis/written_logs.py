@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 LAYERS = 6
+VANISHING = {n: 10.0 ** (n - LAYERS) for n in range(1, LAYERS + 1)}
+"""Gradient norms that fall from the top to the bottom."""
 DONE = "2026 | INFO | fairseq_cli.train | done training in 9.5 seconds"
-
-
 ANEW = "2026 | INFO | fairseq.trainer | No existing checkpoint found save/checkpoint_last.pt"
 RESUMED = "2026 | INFO | fairseq.trainer | Loaded checkpoint save/checkpoint_best.pt (epoch 2 @ 20 updates)"
+
+
+def each(norm: float) -> dict[int, float]:
+    """The same gradient norm of each layer."""
+    return dict.fromkeys(range(1, LAYERS + 1), norm)
 
 
 def record(update: int, loss: float, norms: dict[int, float] | None = None, **others: float) -> str:
@@ -18,4 +23,4 @@ def record(update: int, loss: float, norms: dict[int, float] | None = None, **ot
 
 def healthy(updates: int = 12) -> list[str]:
     """Losses that fall, gradient norms that fall slowly."""
-    return [record(10 * i, 8 / i, dict.fromkeys(range(1, LAYERS + 1), 1 / i**0.3)) for i in range(1, updates + 1)]
+    return [record(10 * i, 8 / i, each(1 / i**0.3)) for i in range(1, updates + 1)]
