@@ -112,7 +112,7 @@ _AFTER = {
     "fixes.tasks:positions_once": "fairseq.tasks.denoising",
     "fixes.tasks:settings_of_bart": "fairseq.tasks.translation_from_pretrained_bart",
     "fixes.tasks:user_dir_before_compose": "fairseq_cli.hydra_train",
-    "compat.scoring:sequences_for_sacrebleu": "fairseq_cli.score",
+    "compat.scoring:lines_to_score": "fairseq_cli.score",
     "messages.data_sets:whole_files": "fairseq.data.indexed_dataset",
     "messages.speech_data:settings_as_data": "fairseq.data.audio.data_cfg",
     "messages.texts:check_texts": "fairseq_cli.preprocess",
@@ -120,7 +120,6 @@ _AFTER = {
         "fairseq_cli.generate fairseq_cli.interactive fairseq_cli.validate fairseq_cli.train"
     ),
     "messages.wrong_answers:context_is_the_text_before": "fairseq_cli.eval_lm",
-    "messages.wrong_answers:lines_to_score": "fairseq_cli.score",
     "messages.wrong_answers:keys_at_the_top": "fairseq_cli.hydra_train",
     "messages.wrong_answers:plugin_in_checkout": "fairseq.utils",
     "messages.wrong_answers:sentences_to_iterate": "fairseq.tasks.fairseq_task",

@@ -1,7 +1,6 @@
 """Commands that would end with exit status 0 and a wrong answer, or none: refused with a sentence."""
 
 import argparse
-import contextlib
 import math
 import os
 import types
@@ -51,27 +50,6 @@ def context_is_the_text_before(module: types.ModuleType) -> None:
         if cfg.eval_lm.context_window > 0 and max(cfg.dataset.num_workers, cfg.dataset.num_shards) > 1:
             raise UserError("--context-window takes batches in turn: give --num-workers 1 and no --num-shards")
         return original(cfg, **kwargs)
-
-
-def lines_to_score(module: types.ModuleType) -> None:
-    """Refuse texts of different lengths to fairseq-score, which leaves out what the longer one has more (score.py:88).
-
-    Can go when fairseq > 0.12.2 refuses them.
-    """
-
-    @replaces(module, "cli_main")
-    def cli_main(original: Any) -> Any:
-        args = module.get_parser().parse_args()
-        if os.path.isfile(args.ref) and (args.sys == "-" or os.path.isfile(args.sys)):
-            with module.open(args.ref) as reference:
-                references = len(reference)
-            with contextlib.nullcontext(module.sys.stdin) if args.sys == "-" else module.open(args.sys) as output:
-                if len(output) != references:
-                    raise UserError(
-                        f"{args.sys} has {len(output):,} lines and {args.ref} {references:,}: the output and its"
-                        " reference must have as many as each other"
-                    )
-        return original()
 
 
 def sentences_to_iterate(module: types.ModuleType) -> None:
