@@ -11,6 +11,12 @@ from fairseq_residuals_errors import UserError
 _MESSAGES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...] = (
     (FileNotFoundError, r"Dataset not found: .*", "{0}; fairseq-preprocess makes data sets"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
+    (
+        Exception,
+        r"Could not infer language pair.*",
+        "the data folder has no data set of a language pair, <split>.<source>-<target>.<language>.bin and .idx:"
+        " fairseq-preprocess makes one",
+    ),
     (FileExistsError, r"(\S*dict\.\S*txt)", "{1} exists already: remove it or choose another --destdir"),
     (OSError, r"Model file not found: (.*)", "there is no checkpoint {1}"),
     (

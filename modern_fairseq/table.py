@@ -125,7 +125,6 @@ _AFTER = {
     "messages.wrong_answers:sentences_to_iterate": "fairseq.tasks.fairseq_task",
     "messages.commands:choices_first": "fairseq.options",
     "messages.commands:short_refusals": "fairseq.options",
-    "messages.commands:explain_data_folder": "fairseq.data.data_utils",
     "messages.commands:name_unknown_architectures": "fairseq.models",
     "messages.commands:errors_in_hydra_job": "fairseq_cli.hydra_train",
     "messages.commands:one_sentence_errors": " ".join(COMMANDS),

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import re
 import sys
 import types
@@ -95,26 +94,6 @@ def _shortened(message: str) -> str:
     refusal = r"(?s)(argument \S+: invalid choice: '(.*?)')(?:, maybe you meant '.*'\?)? \(choose from (.{1000,})\)"
     found = re.fullmatch(refusal, message)
     return found[1] + did_you_mean(found[2], re.findall(r"[^', ]+", found[3])) if found else message
-
-
-def explain_data_folder(module: types.ModuleType) -> None:
-    """Say what is wrong with a data folder in which no language pair can be found (data/data_utils.py:27-34).
-
-    The only caller, tasks/translation.py:301, goes on to raise "Could not infer language pair".
-    Can stay as long as fairseq's sentence does not name the folder.
-    """
-
-    @replaces(module, "infer_language_pair")
-    def infer_language_pair(original: Any, path: str) -> tuple[str, str]:
-        if not os.path.isdir(path):
-            raise UserError(f"the data folder {path} does not exist")
-        source, target = original(path)
-        if source is None or target is None:
-            raise UserError(
-                f"{path} is no data folder for translation: fairseq-preprocess makes one, with "
-                "dict.<language>.txt and <split>.<source>-<target>.<language>.bin files"
-            )
-        return source, target
 
 
 def name_unknown_architectures(module: types.ModuleType) -> None:

@@ -8,7 +8,6 @@ import types
 import pytest
 import torch
 from fairseq import options
-from fairseq.data.data_utils import infer_language_pair
 
 import fairseq_residuals  # noqa: F401 (registers it)
 from fairseq_residuals_errors import UserError
@@ -109,6 +108,7 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
         (FileNotFoundError("Dataset not found: valid (data-bin)"), "valid (data-bin)"),
         (Exception("Incorrect encoding detected in dict.txt, please rebuild the dataset"), "dict.txt is not UTF-8"),
         (OSError("file MISSING not found"), "file MISSING not found"),
+        (Exception("Could not infer language pair, please provide it explicitly"), "fairseq-preprocess makes one"),
         (OSError("Model file not found: a/b.pt"), "there is no checkpoint a/b.pt"),
         (FileExistsError("bin/dict.de.txt"), "bin/dict.de.txt exists already"),
         (AssertionError("--path required for generation!"), "--path required"),
@@ -198,12 +198,3 @@ def test_help_lists_the_flags_of_the_architecture(capsys):
 def test_a_missing_task_is_named():
     with pytest.raises(UserError, match="--task"):
         options.parse_args_and_arch(options.get_validation_parser(), ["data"])
-
-
-def test_a_data_folder_without_a_language_pair_is_named(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        infer_language_pair(str(tmp_path / "nope"))
-    with pytest.raises(UserError, match=f"{tmp_path} is no data folder"):
-        infer_language_pair(str(tmp_path))
-    (tmp_path / "train.de-en.de.idx").touch()
-    assert tuple(infer_language_pair(str(tmp_path))) == ("de", "en")
