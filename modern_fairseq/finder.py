@@ -12,36 +12,22 @@ from typing import Any
 from modern_fairseq import table
 
 
-class _Loader(importlib.abc.Loader):
-    """Wraps the loader of one module for the time of its execution."""
+def _execute(loader: Any, module: types.ModuleType) -> None:
+    """Execute a module and patch it; its loader, at which pickling and reload look, is as it was from then on."""
+    del loader.exec_module
+    vars(loader).pop("get_code", None)
+    with table.around(module.__name__):
+        loader.exec_module(module)
+    for patch in table.patches(module.__name__):
+        patch(module)
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["inner"], name)
+def _code(fullname: str) -> types.CodeType:
+    """Return code that runs the command of the patched module; only ``python -m`` asks for it.
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self.inner.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        # pickling, inspect, pkgutil and reload look at these: they get the real loader
-        module.__loader__ = self.inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.inner
-        with table.around(module.__name__):
-            self.inner.exec_module(module)
-        for patch in table.patches(module.__name__):
-            patch(module)
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        """Return code that runs the command of the patched module; only ``python -m`` asks for it.
-
-        Executed as ``__main__``, the module would be a second, unpatched copy.
-        """
-        if fullname not in table.COMMANDS:
-            return self.inner.get_code(fullname)
-        return compile(f"from {fullname} import cli_main\ncli_main()\n", f"<python -m {fullname}>", "exec")
+    Executed as ``__main__``, the module would be a second, unpatched copy.
+    """
+    return compile(f"from {fullname} import cli_main\ncli_main()\n", f"<python -m {fullname}>", "exec")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -55,7 +41,10 @@ class _Finder(importlib.abc.MetaPathFinder):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _Loader(spec.loader)
+                loader: Any = spec.loader
+                loader.exec_module = functools.partial(_execute, loader)
+                if name in table.COMMANDS:
+                    loader.get_code = _code
                 return spec
         return None
 
