@@ -8,16 +8,7 @@ from typing import Any
 
 import torch
 
-ONE_BY_ONE: list[tuple[type, str, Any]] = []
-"""fairseq's own methods that were replaced: class, name, function."""
-
-
-def _replace(owner: type, name: str, function: Any) -> Any:
-    """Return what was there before."""
-    original = getattr(owner, name)
-    ONE_BY_ONE.append((owner, name, original))
-    setattr(owner, name, function)
-    return original
+from modern_fairseq.proxies import replaces
 
 
 def copies(module: types.ModuleType) -> None:
@@ -46,29 +37,25 @@ def copies(module: types.ModuleType) -> None:
             optimizer.pieces = (flat.data_ptr(), flat.grad.data_ptr()), lists
         return lists  # type: ignore[no-any-return]
 
+    @replaces(module._FP16OptimizerMixin, "_sync_fp16_grads_to_fp32")
     @torch.no_grad()
-    def sync_gradients(self: Any) -> None:
+    def sync_gradients(original: Any, self: Any) -> None:
         made = [p.grad for p in self.fp16_params]
         to = pieces(self) if self._needs_sync and all(gradient is not None for gradient in made) else None
         if to is None or any(gradient is None for gradient in to[1]):
-            one_by_one[0](self)
+            original(self)
             return
         torch._foreach_copy_(to[1], made)
         self._needs_sync = False
 
+    @replaces(module._FP16OptimizerMixin, "_sync_fp32_params_to_fp16")
     @torch.no_grad()
-    def sync_parameters(self: Any) -> None:
+    def sync_parameters(original: Any, self: Any) -> None:
         of = pieces(self)
         if of is None or not all(p.requires_grad for p in self.fp16_params):
-            one_by_one[1](self)
+            original(self)
             return
         torch._foreach_copy_(self.fp16_params, of[0])
-
-    mixin = module._FP16OptimizerMixin  # type: ignore[attr-defined]
-    one_by_one = [
-        _replace(mixin, "_sync_fp16_grads_to_fp32", sync_gradients),
-        _replace(mixin, "_sync_fp32_params_to_fp16", sync_parameters),
-    ]
 
 
 def norms(module: types.ModuleType) -> None:

@@ -8,6 +8,7 @@ that spare launches of kernels (``modern_fairseq/fixes/at_once.py``).
 
 from __future__ import annotations
 
+import inspect
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +32,6 @@ from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator,
 from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.speed.cpu import tuned
-from modern_fairseq.fixes.at_once import ONE_BY_ONE
 
 AS_USERS_GET_IT = (
     *("--share-all-embeddings", "--criterion=label_smoothed_cross_entropy", "--label-smoothing=0.1"),
@@ -90,8 +90,9 @@ def stock(entry: Entry, case: Case) -> Network:
     assert transformer_layer.__spec__ is not None and transformer_layer.__spec__.loader is not None
     transformer_layer.__spec__.loader.exec_module(transformer_layer)
     transformer_encoder.torch = torch
-    for owner, name, method in ONE_BY_ONE:
-        setattr(owner, name, method)
+    for name in ("_sync_fp16_grads_to_fp32", "_sync_fp32_params_to_fp16"):
+        method = inspect.unwrap(getattr(FP16Optimizer, name))
+        setattr(FP16Optimizer, name, method)
     utils.multi_tensor_l2norm_available = False
     return network(entry, case)
 
