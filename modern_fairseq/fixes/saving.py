@@ -1,6 +1,5 @@
 """Checkpoints are written so that a full disk or a killed run never costs one that was there before."""
 
-import argparse
 import contextlib
 import fcntl
 import functools
@@ -54,20 +53,14 @@ def copy_atomically(module: types.ModuleType) -> None:
 
     checkpoint_utils.py:125 copies onto the old file in place.  Can go when fairseq > 0.12.2 copies beside it.
     """
-    original = module.PathManager
+    manager = module.PathManager
 
-    class PathManager(original):  # type: ignore[valid-type, misc]
-        @staticmethod
-        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-            if original.path_requires_pathmanager(dst_path) or original.path_requires_pathmanager(src_path):
-                return original.copy(src_path, dst_path, overwrite)
-            if not overwrite and os.path.exists(dst_path):
-                raise FileExistsError(f"{dst_path} exists already")
-
-            _write(dst_path, functools.partial(shutil.copyfile, src_path))
-            return dst_path
-
-    module.PathManager = PathManager  # type: ignore[attr-defined]
+    @replaces(manager, "copy")
+    def copy(original: Any, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+        if not overwrite or any(map(manager.path_requires_pathmanager, (src_path, dst_path))):
+            return original(src_path, dst_path, overwrite)
+        _write(dst_path, functools.partial(shutil.copyfile, src_path))
+        return dst_path
 
 
 def begin_in_a_clean_folder(module: types.ModuleType) -> None:
@@ -92,8 +85,6 @@ def one_training_in_a_folder(module: types.ModuleType) -> None:
 
     @replaces(module, "main")
     def main(original: Any, cfg: Any) -> Any:
-        if isinstance(cfg, argparse.Namespace):
-            cfg = module.convert_namespace_to_omegaconf(cfg)
         folder = cfg.checkpoint.save_dir
         is_local = not module.checkpoint_utils.PathManager.path_requires_pathmanager(folder)
         if cfg.checkpoint.no_save or not is_local or not module.distributed_utils.is_master(cfg.distributed_training):
