@@ -1,8 +1,6 @@
 """hydra: compose() and initialize() left ``hydra.experimental`` in 1.2, and 1.3 is older than Python 3.14."""
 
 import argparse
-import copy
-import functools
 import os
 import sys
 import types
@@ -12,7 +10,6 @@ from typing import Any
 
 import hydra
 import hydra._internal.utils
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from modern_fairseq.proxies import override
@@ -35,10 +32,10 @@ def current_api(module: types.ModuleType) -> None:
             return hydra.initialize_config_dir(folder, version_base="1.1")
 
     def compose(config_name: str, overrides: Sequence[str] = (), strict: bool | None = None) -> DictConfig:
-        # how many nodes each group of hydra's store has, to which a plugin adds its own
-        groups = ConfigStore.instance().repo
-        registered = tuple((name, len(nodes)) for name, nodes in groups.items() if isinstance(nodes, dict))
-        config = copy.deepcopy(_composed(config_name, tuple(overrides), registered))
+        with warnings.catch_warnings():
+            # "In 'config': Defaults list is missing `_self_`" and the like: true of fairseq's own config.yaml
+            warnings.simplefilter("ignore")
+            config = hydra.compose(config_name, overrides=list(overrides))
         if strict is not None:
             OmegaConf.set_struct(config, strict)
         return config
@@ -62,12 +59,3 @@ def lazy_help(module: types.ModuleType) -> None:
     """
     if sys.version_info >= (3, 14):
         override(hydra._internal.utils, "argparse", ArgumentParser=_ParserOfHydra)
-
-
-@functools.lru_cache(maxsize=16)
-def _composed(config_name: str, overrides: tuple[str, ...], registered: tuple[tuple[str, int], ...]) -> DictConfig:
-    """Compose once what is asked for again: the checkpoints of a run have one configuration, which takes 0.15 s."""
-    with warnings.catch_warnings():
-        # "In 'config': Defaults list is missing `_self_`" and the like: true of fairseq's own config.yaml
-        warnings.simplefilter("ignore")
-        return hydra.compose(config_name, overrides=list(overrides))

@@ -9,9 +9,6 @@ from typing import Optional
 import pytest
 from fairseq.dataclass import FairseqDataclass, configs
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
-from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
-from fairseq.registry import REGISTRIES
-from hydra.core.config_store import ConfigStore
 
 
 @dataclasses.dataclass
@@ -92,22 +89,3 @@ def test_an_optional_setting_may_be_written_with_a_bar():
     gen_parser_from_dataclass(parser, Settings())
     parsed = parser.parse_args(["--path", "a", "--depth", "3"])
     assert (parsed.path, parsed.depth) == ("a", 3)
-
-
-def test_what_is_composed_again_is_another_config_and_knows_what_was_registered_since():
-    args = argparse.Namespace(arch=None, task="translation", criterion="cross_entropy", optimizer="adam", seed=3)
-    first = convert_namespace_to_omegaconf(args)
-    first.common.seed = 9
-    assert convert_namespace_to_omegaconf(args).common.seed == 3
-
-    @register_lr_scheduler("registered_since", dataclass=Inner)
-    class Schedule(FairseqLRScheduler):
-        pass
-
-    args.lr_scheduler = "registered_since"
-    try:
-        assert convert_namespace_to_omegaconf(args).lr_scheduler.depth == 6
-    finally:
-        names = REGISTRIES["lr_scheduler"]
-        del names["registry"]["registered_since"], names["dataclass_registry"]["registered_since"]
-        del ConfigStore.instance().repo["lr_scheduler"]["registered_since.yaml"]
