@@ -288,22 +288,16 @@ def _parameter(data: Any, requires_grad: Any, hooks: Any) -> torch.nn.Parameter:
     return torch.nn.Parameter(data, requires_grad)
 
 
-def _attributes(cls: type, state: Any) -> Any:
-    """Return an object of ``cls`` with the attributes that a file gives it, none of which hides a method."""
+def _namespace(state: Any) -> argparse.Namespace:
+    """Return one with the attributes that a file gives it, none of which hides a method."""
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise Refused(f"gives an object of class {cls.__name__} something else than attributes")
+        raise Refused("gives a Namespace something else than attributes")
     for name in state:
-        if callable(getattr(cls, name, None)):
-            raise Refused(f"gives an object of class {cls.__name__} a {name} of its own")
-    instance: Any = object.__new__(cls)
-    vars(instance).update(state)
-    return instance
-
-
-def _meter(cls: type, state: Any) -> Any:
-    if isinstance(state, dict) and not all(isinstance(v, int | float | None | torch.Tensor) for v in state.values()):
-        raise Refused(f"gives an object of class {cls.__name__} values that are no numbers")
-    return _attributes(cls, state)
+        if callable(getattr(argparse.Namespace, name, None)):
+            raise Refused(f"gives a Namespace a {name} of its own")
+    made = argparse.Namespace()
+    vars(made).update(state)
+    return made
 
 
 def _config(content_type: type, state: Any) -> Any:
@@ -328,10 +322,8 @@ def _nothing(*_: Any) -> None:
 
 def _entries() -> Iterable[tuple[str, Any]]:
     """Yield what fairseq's own checkpoints hold beside plain types, by the names that files use."""
-    from fairseq.logging import meters
-
     # models, tasks and criteria that are configured by argparse keep their arguments in it
-    yield "argparse.Namespace", _Maker(functools.partial(_attributes, argparse.Namespace), "state", "data")
+    yield "argparse.Namespace", _Maker(_namespace, "state", "data")
     # a configuration that fairseq 0.10 saved, in the place of plain dicts
     for name, kind in {"dictconfig.DictConfig": dict, "listconfig.ListConfig": list}.items():
         yield f"omegaconf.{name}", _Maker(functools.partial(_config, kind), "state", "data", ("_content",))
@@ -361,10 +353,10 @@ def _entries() -> Iterable[tuple[str, Any]]:
     for dtype in vars(torch).values():
         if isinstance(dtype, torch.dtype):
             yield str(dtype), dtype
-    # extra_state of fairseq before 0.9, and what its meters are called now
-    for cls in (meters.AverageMeter, meters.StopwatchMeter, meters.TimeMeter):
+    # extra_state of fairseq before 0.9, from which fairseq 0.12.2 reads no meter, and what its meters are called now
+    for meter in ("AverageMeter", "StopwatchMeter", "TimeMeter"):
         for module in ("fairseq.meters", "fairseq.logging.meters"):
-            yield f"{module}.{cls.__name__}", _Maker(functools.partial(_meter, cls), "state", "data")
+            yield f"{module}.{meter}", _Maker(_nothing, "state", keep=())
 
 
 @functools.cache

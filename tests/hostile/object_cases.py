@@ -236,12 +236,6 @@ def settings() -> Iterator[Case]:
             name("argparse", "Namespace") + b")\x81q\x00}" + text("x") + b"h\x00sb",
             "or in themselves",
         ),
-        "meter-method": ("extra", _stated("fairseq.meters", "TimeMeter", reset=b"K\x01"), "a reset of its own"),
-        "meter-of-text": (
-            "extra",
-            _stated("fairseq.meters", "AverageMeter", sum=text("x")),
-            "values that are no numbers",
-        ),
         "state-dict-method": ("model", _ordered(keys=b"N"), "attributes other than _metadata"),
         "state-dict-versions": ("model", _ordered(_metadata=b"]"), "attributes other than _metadata"),
         "state-dict-version": ("model", _ordered(_metadata=b"}" + text("a") + b"]s"), "that are no mapping"),
