@@ -90,7 +90,6 @@ _AFTER = {
     "fixes.at_once:copies": "fairseq.optim.fp16_optimizer",
     "fixes.at_once:norms": "fairseq.utils",
     "fixes.master_weights:save_with_optimizer": "fairseq.optim.fp16_optimizer",
-    "fixes.activations:with_silu": "fairseq.utils",
     "fixes.layers:no_fused_path": "fairseq.modules.transformer_layer fairseq.models.transformer.transformer_encoder",
     "fixes.layers:no_dead_parameters": "fairseq.modules.transformer_layer",
     "fixes.layers:fill_buffers": (
@@ -98,6 +97,7 @@ _AFTER = {
         " fairseq.modules.sinusoidal_positional_embedding fairseq.modules.adaptive_input"
         " fairseq.modules.adaptive_softmax"
     ),
+    "fixes.layers:with_silu": "fairseq.utils",
     "fixes.search:ngrams_of_what_is_there": "fairseq.ngram_repeat_block",
     "fixes.nan_detector:search_to_the_end": "fairseq.nan_detector",
     "fixes.augmentation:draw_by_example": "fairseq.data.audio.speech_to_text_dataset",

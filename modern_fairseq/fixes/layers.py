@@ -1,9 +1,10 @@
-"""fairseq 0.12.2's encoder layer without its fused inference path."""
+"""Layers: without the fused inference path of encoder layers, with buffers that are filled, and with SiLU."""
 
 import types
 from typing import Any
 
 import torch
+from torch.nn.functional import silu
 
 from modern_fairseq.proxies import override, replaces
 
@@ -57,3 +58,19 @@ def fill_buffers(module: types.ModuleType) -> None:
     went into checkpoints, which differed from run to run. Can go when fairseq > 0.12.2 fills it.
     """
     override(module, "torch", FloatTensor=torch.zeros)
+
+
+def with_silu(module: types.ModuleType) -> None:
+    """Offer ``--activation-fn silu`` (utils.py:542 and :575).
+
+    fairseq's "swish" is a class, which its Conformer instantiates; the FFN of a Transformer needs a function. Can go
+    when fairseq has one.
+    """
+
+    @replaces(module, "get_activation_fn")
+    def get_activation_fn(original: Any, activation: str) -> Any:
+        return silu if activation == "silu" else original(activation)
+
+    @replaces(module, "get_available_activation_fns")
+    def get_available_activation_fns(original: Any) -> list[str]:
+        return [*original(), "silu"]

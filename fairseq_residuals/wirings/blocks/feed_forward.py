@@ -48,7 +48,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 """Activations by fairseq's names.
 
-``silu`` is fairseq's by the patch :mod:`modern_fairseq.fixes.activations`, and it has no gated one.
+``silu`` is fairseq's by the patch :mod:`modern_fairseq.fixes.layers`, and it has no gated one.
 """
 
 
