@@ -26,10 +26,7 @@ def settings_as_data(module: types.ModuleType) -> None:
     """
 
     def get_config_from_yaml(yaml_path: Path) -> dict[str, Any]:
-        try:
-            settings = read_yaml(yaml_path)
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{yaml_path.as_posix()} not found") from None
+        settings = read_yaml(yaml_path)
         if not isinstance(settings, dict):
             raise UserError(f"{yaml_path} has to be a mapping, such as vocab_filename: dict.txt")
         for name in SWITCHES:
