@@ -1,4 +1,4 @@
-"""results/security/fairseq-calls.md lists where fairseq runs code, starts programs, unpickles, unpacks or connects."""
+"""results/security/fairseq-calls.md lists where fairseq runs code, starts programs, unpickles, writes or connects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOTTED = re.compile(
     r"|yaml\.(?:load|load_all|full_load|unsafe_load)|os\.(?:system|popen|exec\w+|spawn\w+)"
     r"|subprocess\.(?:run|call|check_call|check_output|Popen|getoutput|getstatusoutput)"
     r"|shutil\.unpack_archive|urllib\.request\.\w+|requests\.(?:get|head|post|put|request|Session)|boto3\.\w+"
-    r"|huggingface_hub\.\w+|ctypes\.(?:CDLL|cdll\.\w+)|socket\.socket|fairseq\.file_utils\.cached_path"
+    r"|huggingface_hub\.\w+|tensorboardX\.SummaryWriter|ctypes\.(?:CDLL|cdll\.\w+)|socket\.socket|fairseq\.file_utils\.cached_path"
 )
 METHODS = {"extractall", "extract", "load_state_dict_from_url", "load_library"}
 
@@ -67,6 +67,9 @@ def _dangerous(node: ast.AST, names: dict[str, str]) -> str:
         if DOTTED.fullmatch(full):
             return full
         return node.attr if node.attr in METHODS else ""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "open":
+        modes = [argument.value for argument in node.args[1:] if isinstance(argument, ast.Constant)]
+        return "open" if any(re.match("[wax]", str(mode)) for mode in modes) else ""
     return ""
 
 

@@ -4,7 +4,6 @@ import argparse
 import logging
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from modern_fairseq.loading.untrusted import Refused
@@ -22,12 +21,16 @@ NAMES_OF_FILES = frozenset(
         *("gpt2_encoder_json", "gpt2_vocab_bpe", "sentencepiece_vocab"),
         # tasks and criteria
         *("speaker_emb_path", "sampling_weights_from_file", "wer_args", "wer_kenlm_model", "wer_lexicon"),
-        "quantization_config_path",
+        *("quantization_config_path", "extra_data", "lang_to_offline_shard_ratio", "replace_unk"),
+        *("save_predictions", "tensorboard_logdir"),  # to write them
         # dictionaries and labels
         *("lang_dict", "source_dict", "target_dict", "fixed_dictionary", "label_dir"),
     )
 )
-"""Settings whose values fairseq opens, some of them also as addresses, when a model or its task is built."""
+"""Settings whose values fairseq opens, some of them also as addresses, when it builds a model, task or criterion."""
+IN_DATA = frozenset(("config_yaml", "multitask_config_yaml", "langs"))
+"""Settings that name files or folders of the data folder, and may be nothing but names."""
+_NO_NAME = re.compile(r"/|\.\.|\$")
 ACTIONS = {"user_dir": None, "use_plasma_view": False}
 """Settings that import a folder or start a program, and what they are instead."""
 
@@ -73,9 +76,7 @@ def _mapping(node: Any) -> Any:
 def _without_files(settings: dict[str, Any], keep_names: bool) -> set[str]:
     """Take them out, in place; returns their names."""
     given = {key for key in NAMES_OF_FILES & settings.keys() if settings[key]}
-    in_data = settings.get("config_yaml")  # a file of the data folder, which may be nothing but a file's name
-    if in_data and Path(str(in_data)).name != in_data:
-        given.add("config_yaml")
+    given |= {key for key in IN_DATA & settings.keys() if _NO_NAME.search(str(settings[key]))}
     for key in given:
         if keep_names:
             settings[key] = None

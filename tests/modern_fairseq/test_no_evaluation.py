@@ -87,6 +87,13 @@ NAMED = {
     "bpe_codes": "http://example.org/",
     "fixed_dictionary": "/etc/passwd",
     "config_yaml": "../../etc/passwd",
+    "multitask_config_yaml": "${save_predictions}",
+    "langs": "de,..",
+    "lang_to_offline_shard_ratio": "/etc/passwd",
+    "extra_data": "{'mined': '/home'}",
+    "replace_unk": "/etc/passwd",
+    "save_predictions": "precious.txt",
+    "tensorboard_logdir": "/home",
 }
 
 
