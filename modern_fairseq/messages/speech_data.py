@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.loading.settings import NAMES_OF_FILES
 from modern_fairseq.plain_yaml import read_yaml
 
-FILES = frozenset(
-    (
-        *("vocab_filename", "speaker_set_filename", "stats_npz_path", "feature_stats_path", "bpe_codes", "bpe_vocab"),
-        *("sentencepiece_model", "sentencepiece_vocab", "gpt2_encoder_json", "gpt2_vocab_bpe", "bpe_merges"),
-    )
+FILES = NAMES_OF_FILES.union(
+    ("vocab_filename", "speaker_set_filename", "speaker_emb_filename", "stats_npz_path", "feature_stats_path"),
+    ("target_speaker_embed", "config", "checkpoint", "dict", "data"),
 )
-"""Settings that name a file of the data folder, at the top or inside of a tokenizer or a transform."""
+"""Settings that name a file or folder of the data folder, also inside of a tokenizer, a transform, a vocoder or a task.
+
+Sounds may lie elsewhere: lists of sentences name them, below audio_root.
+"""
 SWITCHES = ("shuffle", "use_audio_input", "prepend_tgt_lang_tag")
 """Settings for which any text, such as "no", would count as true."""
 
@@ -42,6 +44,8 @@ def settings_as_data(module: types.ModuleType) -> None:
 def _check_names(path: Path, settings: dict[Any, Any]) -> None:
     """Let a data folder name its own files only, and no address, which fairseq would connect to.
 
+    Each name becomes a path, in place: fairseq looks for some files in the folder that it runs in.
+
     Raises:
         UserError: it names another.
     """
@@ -52,5 +56,9 @@ def _check_names(path: Path, settings: dict[Any, Any]) -> None:
             if "://" in value:
                 raise UserError(f"{path}: {name} is the address {value!r:.60}, and a data folder names no addresses")
             folder = path.parent.resolve()
-            if name in FILES and not (folder / value).resolve().is_relative_to(folder):
-                raise UserError(f"{path}: {name} is {value!r:.60}, which is no file in {path.parent}")
+            if name in FILES and value:
+                places = (path.parent.absolute() / value, Path(value).absolute())
+                inside = [place for place in places if place.resolve().is_relative_to(folder)]
+                if not inside:
+                    raise UserError(f"{path}: {name} is {value!r:.60}, which is no file in {path.parent}")
+                settings[name] = str(next((place for place in inside if place.exists()), inside[0]))

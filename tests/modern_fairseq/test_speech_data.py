@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,13 @@ def test_a_configuration_is_read_as_before(tmp_path):
         ("bpe_tokenizer: {bpe: sentencepiece, sentencepiece_model: 'http://a.b/c'}\n", "no addresses"),
         ("bpe_tokenizer: {bpe: gpt2, gpt2_vocab_bpe: /etc/passwd}\n", "gpt2_vocab_bpe is '/etc/passwd'"),
         ("global_cmvn: {stats_npz_path: ../../x.npz}\n", "stats_npz_path is "),
+        ("bpe_tokenizer: {bpe: bytes, sentencepiece_model_path: /etc/passwd}\n", "sentencepiece_model_path is"),
+        ("vocoder: {type: hifigan, config: /etc/passwd, checkpoint: x.pt}\n", "config is '/etc/passwd', which is no"),
+        ("vocoder: {type: hifigan, config: x.json, checkpoint: ../x.pt}\n", "checkpoint is '../x.pt', which is no"),
+        ("speaker_emb_filename: ../x.npy\n", "speaker_emb_filename is"),
+        ("target_speaker_embed: /etc\n", "target_speaker_embed is"),
+        ("letters: {decoder_type: ctc, dict: /etc/passwd}\n", "dict is '/etc/passwd', which is no file in "),
+        ("letters: {decoder_type: ctc, data: ..}\n", "data is"),
         ("audio_root: s3://bucket/x\n", "audio_root is the address"),
         ("prepend_tgt_lang_tag: 'no'\n", "prepend_tgt_lang_tag has to be true or false, not 'no'"),
     ],
@@ -44,6 +52,16 @@ def test_a_configuration_that_is_none_is_named(tmp_path, text, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         S2TDataConfig(tmp_path / "config.yaml")
     assert str(tmp_path / "config.yaml") in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["x.npz", "data/x.npz"], ids=["in the data folder", "from the working folder"])
+def test_a_file_of_the_data_folder_is_found_from_any_folder(named, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for file in ("x.npz", "data/x.npz"):
+        (tmp_path / file).touch()
+    (tmp_path / "data/config.yaml").write_text(f"global_cmvn: {{stats_npz_path: {named}}}\n")
+    monkeypatch.chdir(tmp_path)
+    assert S2TDataConfig(Path("data/config.yaml")).global_cmvn_stats_npz == str(tmp_path / "data/x.npz")
 
 
 def test_a_setting_without_a_value_has_its_default(tmp_path):
