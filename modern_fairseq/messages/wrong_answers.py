@@ -17,8 +17,8 @@ def check_generation(module: types.ModuleType) -> None:
     """Refuse what would be ignored, or make any order of hypotheses, before anything is loaded or written.
 
     generate.py:370 prints as many as there are, whatever --nbest says, and all for a negative one; a penalty that is no
-    number makes any order of them; 151 knows no --num-shards, nor do validate.py:126 and train.py, and 67 no
-    --sacrebleu. Can go when fairseq > 0.12.2 refuses them.
+    number makes any order of them; 151 knows no --num-shards, nor do validate.py:126 and train.py, and takes the share
+    of one process where no other takes the rest; 67 knows no --sacrebleu. Can go when fairseq > 0.12.2 refuses them.
     """
 
     @replaces(module, "main")
@@ -33,8 +33,13 @@ def check_generation(module: types.ModuleType) -> None:
                 raise UserError(f"{flag} must be a finite number, not {penalty}")
         if cfg.dataset.num_shards > 1:
             raise UserError("--num-shards: each call would take the whole data set; split the text instead")
-        if module.__name__ == "fairseq_cli.generate" and cfg.generation.sacrebleu and cfg.scoring._name != "sacrebleu":
-            raise UserError("--sacrebleu alone would print a BLEU of tokens: give --scoring sacrebleu")
+        if module.__name__ == "fairseq_cli.generate":
+            if cfg.distributed_training.distributed_world_size > 1:
+                raise UserError(
+                    "--distributed-world-size must be 1: each call would score a part; split the text instead"
+                )
+            if cfg.generation.sacrebleu and cfg.scoring._name != "sacrebleu":
+                raise UserError("--sacrebleu alone would print a BLEU of tokens: give --scoring sacrebleu")
         return original(cfg, *args, **kwargs)
 
 

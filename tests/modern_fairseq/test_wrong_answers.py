@@ -167,10 +167,17 @@ def test_a_context_is_the_text_before(flag: str, trained: tuple[Path, Path]) -> 
         fairseq_cli.eval_lm.main(convert_namespace_to_omegaconf(args))
 
 
-def test_a_bleu_of_tokens_is_not_sacrebleus(trained: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--sacrebleu",), "give --scoring sacrebleu"),
+        (("--distributed-world-size", 2), "--distributed-world-size must be 1"),
+    ],
+)
+def test_a_score_of_something_else(flags: tuple[Any, ...], sentence: str, trained: tuple[Path, Path]) -> None:
     data, folder = trained
-    with pytest.raises(UserError, match="give --scoring sacrebleu"):
-        generate(data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", "--sacrebleu")
+    with pytest.raises(UserError, match=sentence):
+        generate(data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", *flags)
 
 
 def test_the_other_direction_is_refused(trained: tuple[Path, Path]) -> None:
