@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], output: Path, *arguments: object
     return captured.err
 
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
 
 @settings(max_examples=25, deadline=None)
@@ -62,8 +62,8 @@ def test_mean(tmp_path_factory: pytest.TempPathFactory, n: int, dtype: torch.dty
     assert list(result["model"]) == ["decoder.embed", "decoder.output"]
     for name, value in result["model"].items():
         parts = np.stack([model[name].double().numpy() for model in models])
-        if dtype == torch.int64:
-            assert value.dtype == dtype
+        if not dtype.is_floating_point:
+            assert value.dtype == torch.int64
             np.testing.assert_array_equal(value.numpy(), parts.sum(0) // n)
         else:
             # half precision would be wrong in the third digit
@@ -174,11 +174,15 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
     more = write(tmp_path / "more.pt", {"a": one, "b": two, "c": one})
     other = write(tmp_path / "other.pt", {"a": one, "b": one})
     whole = write(tmp_path / "whole.pt", {"a": one, "b": two.long()})
+    turned = write(tmp_path / "turned.pt", {"a": one, "b": two.cfloat()})
     output = tmp_path / "average.pt"
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", good, more)
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", more, good)
     assert "b is torch.float32 (3,) in the one, torch.float32 (2,)" in refused(capsys, output, "--inputs", good, other)
     assert "b is torch.int64 (3,) in the one, torch.float32 (3,)" in refused(capsys, output, "--inputs", whole, good)
+    assert "b is torch.int64 (3,) in the one, torch.complex64 (3,)" in refused(
+        capsys, output, "--inputs", whole, turned
+    )
     assert f"there is no checkpoint {tmp_path / 'none.pt'}" in refused(
         capsys, output, "--inputs", good, tmp_path / "none.pt"
     )

@@ -9,6 +9,7 @@ import argparse
 import collections
 import functools
 import math
+import pathlib
 import re
 import sys
 import typing
@@ -88,7 +89,7 @@ class Storage(NamedTuple):
 
 
 def check_key(key: Any) -> Any:
-    """Return ``key`` if it may be a key of a dict; others could all be chosen to share a hash.
+    """Return ``key`` if it may be a key of a dict, or in a set; others could all be chosen to share a hash.
 
     Raises:
         Refused: it may not.
@@ -96,7 +97,7 @@ def check_key(key: Any) -> Any:
     is_small = not isinstance(key, int | np.integer) or abs(int(key)) < 2**60
     if isinstance(key, str | bytes | int | float | np.generic | None) and is_small:
         return key
-    raise Refused(f"has a key of type {type(key).__name__}, or one beyond 60 bits, in a mapping")
+    raise Refused(f"has a key of type {type(key).__name__}, or one beyond 60 bits, in a mapping or set")
 
 
 class _Weight(NamedTuple):
@@ -212,6 +213,18 @@ def _defaultdict(items: dict, factory: Any = None) -> collections.defaultdict:
     return collections.defaultdict(factory, items)
 
 
+def _set(items: Any) -> set:
+    if not isinstance(items, list):
+        raise Refused("makes a set of something else than a list")
+    return {check_key(item) for item in items}
+
+
+def _path(*parts: Any) -> pathlib.Path:
+    if not all(isinstance(part, str) for part in parts):
+        raise Refused("makes a path of something else than text")
+    return pathlib.Path(*parts)
+
+
 def _encode(text: Any, encoding: Any) -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise Refused("encodes text as something else than latin1")
@@ -259,7 +272,7 @@ def _tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> torch.Tensor:
-    """Build a tensor of shape ``size`` in ``storage``, of which no element lies beyond it or shares its place."""
+    """Build a tensor in ``storage``, of which no element lies beyond it or, unless it is expanded, shares its place."""
     if not isinstance(storage, Storage) or hooks or metadata or type(requires_grad) is not bool:
         raise Refused("has a tensor without a storage, or with more than storage, shape and strides")
     if not isinstance(size, tuple) or not isinstance(stride, tuple) or len(size) != len(stride):
@@ -269,7 +282,8 @@ def _tensor(
     sizes, strides = [plain_int(n) for n in size], [plain_int(n) for n in stride]
     if math.prod(sizes):
         end = plain_int(offset)
-        for step, count in sorted((step, count) for step, count in zip(strides, sizes, strict=True) if count > 1):
+        # an expanded dimension has steps of 0; how large a tensor may be in all is for the Builder to say
+        for step, count in sorted(pair for pair in zip(strides, sizes, strict=True) if pair[0] > 0 and pair[1] > 1):
             if step <= end - offset:
                 raise Refused("has a tensor whose elements overlap")
             end += step * (count - 1)
@@ -333,6 +347,9 @@ def _entries() -> Iterable[tuple[str, Any]]:
     yield "typing.Any", typing.Any
     yield "collections.OrderedDict", _Maker(_ordered, "items state arguments", "data")
     yield "collections.defaultdict", _Maker(_defaultdict, "items arguments", "data")
+    yield "builtins.set", _Maker(_set, place="data")
+    for module in ("pathlib", "pathlib._local"):  # the latter in Python 3.13
+        yield f"{module}.PosixPath", _Maker(_path)
     yield "_codecs.encode", _Maker(_encode)
     yield "builtins.bytes", _Maker(lambda: b"")  # others are text encoded
     for plain in _PLAIN:

@@ -65,7 +65,7 @@ def _nested(node: Any) -> Iterator[Any]:
         inside = _mapping(node)
         if isinstance(inside, dict):
             waiting.extend(inside.values())
-        elif isinstance(inside, list | tuple):
+        elif isinstance(inside, list | tuple | set):
             waiting.extend(inside)
 
 

@@ -124,7 +124,7 @@ def tensors() -> Iterator[Case]:
         "tensor-of-negative-stride": (rebuilt(good, 3, (4,), (-1,)), "or is negative"),
         "tensor-of-negative-offset": (rebuilt(good, -1, (1,), (1,)), "or is negative"),
         "tensor-of-negative-size": (rebuilt(good, 0, (-4,), (1,)), "or is negative"),
-        "tensor-expanded": (rebuilt(good, 0, (1 << 40,), (0,)), "whose elements overlap"),
+        "tensor-expanded": (rebuilt(good, 0, (1 << 40,), (0,)), r"has tensors of \d+ bytes in a file of"),
         "tensor-of-overlapping-rows": (rebuilt(good, 0, (2, 2), (1, 1)), "whose elements overlap"),
         "tensor-of-no-elements": (rebuilt(good, 0, (0, 1 << 62), (1, 1)), "an impossible shape"),
         "tensor-of-65-dimensions": (rebuilt(good, 0, (1,) * 65, (1,) * 65), "more than 64 dimensions"),
@@ -246,22 +246,19 @@ def settings() -> Iterator[Case]:
 
 
 def safetensors() -> Iterator[Case]:
-    """Settings in the metadata of tensors, which would be computed, tensors that are no parameters, and headers."""
+    """Settings in the metadata of tensors, which would be computed, and headers."""
     cases = {
-        "environment": ({"a": "${oc.env:HOME}"}, "F32", "which OmegaConf would compute"),
-        "growth": ({"a": "${b}${b}", "b": "${a}${a}"}, "F32", "which OmegaConf would compute"),
-        "endless": ({"a": "${b}", "b": "${a}"}, "F32", "refer to each other without end"),
-        "method": ({"_get_kwargs": "x"}, "F32", "the name of a method"),
-        "class": ({"__class__": "x"}, "F32", "the name of a method"),
-        "truth-values": ({}, "BOOL", r"is of type torch\.bool"),
-        "bytes": ({}, "I8", r"is of type torch\.int8"),
+        "environment": ({"a": "${oc.env:HOME}"}, "which OmegaConf would compute"),
+        "growth": ({"a": "${b}${b}", "b": "${a}${a}"}, "which OmegaConf would compute"),
+        "endless": ({"a": "${b}", "b": "${a}"}, "refer to each other without end"),
+        "method": ({"_get_kwargs": "x"}, "the name of a method"),
+        "class": ({"__class__": "x"}, "the name of a method"),
     }
-    kinds = {"F32": torch.float32, "BOOL": torch.bool, "I8": torch.int8}
-    for label, (settings, kind, sentence) in cases.items():
-        tensor = torch.zeros(1, dtype=kinds[kind])
+    for label, (settings, sentence) in cases.items():
+        tensor = torch.zeros(1)
         record = {"format": FORMAT, "version": VERSION, "shared": {}, "settings": settings}
         record["digest"] = digest({"w": tensor})
-        place = {"dtype": kind, "shape": [1], "data_offsets": [0, tensor.nbytes]}
+        place = {"dtype": "F32", "shape": [1], "data_offsets": [0, tensor.nbytes]}
         contents = _with_header({"__metadata__": {METADATA: json.dumps(record)}, "w": place}, tensor.nbytes)
         yield Case(f"safetensors-{label}", "safetensors", contents, sentence)
     place = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

@@ -217,7 +217,7 @@ def sizes() -> Iterator[Case]:
         ),
         "members-of-one-hash": (
             name("builtins", "set") + b"](" + b"".join(number(k * prime) for k in range(1, 20_000)) + b"e\x85R",
-            r"class builtins\.set",
+            "beyond 60 bits",
         ),
         "tuple-as-a-key": (b"})Ns", "a key of type tuple"),
         "bytearray-of-a-number": (
@@ -227,7 +227,8 @@ def sizes() -> Iterator[Case]:
         "text-by-a-codec": (name("_codecs", "encode") + text("a" * 100_000) + text("idna") + b"\x86R", "than latin1"),
         "counter-of-text": (name("collections", "Counter") + text("abc") + b"\x85R", r"class collections\.Counter"),
         "ordered-of-text": (name("collections", "OrderedDict") + text("abc") + b"\x85R", "something else than pairs"),
-        "set-of-lists": (name("builtins", "set") + b"](]e\x85R", r"class builtins\.set"),
+        "set-of-lists": (name("builtins", "set") + b"](]e\x85R", "a key of type list"),
+        "path-of-numbers": (name("pathlib", "PosixPath") + number(1) + b"\x85R", "a path of something else than text"),
         "complex-of-text": (name("builtins", "complex") + text("1") + b"\x85R", r"class builtins\.complex"),
         "size-of-text": (name("torch", "Size") + text("1") + b"\x85R", r"class torch\.Size"),
         "device-of-text": (name("torch", "device") + text("\n") + b"\x85R", r"class torch\.device"),

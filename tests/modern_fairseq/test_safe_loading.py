@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import pathlib
 import random
 
 import numpy as np
@@ -57,6 +58,7 @@ def test_an_array_that_occurs_twice_is_one_array(tmp_path):
         b"\x00\xff",
         torch.float16,
         argparse.Namespace(arch="x", of=argparse.Namespace(lr=[0.1])),
+        argparse.Namespace(file=pathlib.Path("a/b.txt"), tags={"x", 2, None}),
         (1, (2.5, None, True), -(2**70)),
         int,
     ],

@@ -52,7 +52,8 @@ def last_checkpoints(folder: Path, number: int, unit: Unit, upper_bound: int | N
 def average(inputs: Sequence[Path]) -> dict[str, Any]:
     """Return a checkpoint like the first of ``inputs``, its parameters the mean of all.
 
-    Half precision is summed, and given back, in single precision; whole numbers are rounded down.
+    Half precision is summed, and given back, in single precision. Whole numbers and truth values are summed, and given
+    back, as int64, rounded down.
     Never more than one checkpoint is in memory beside the first one and the sum.
 
     Raises:
@@ -70,10 +71,7 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
     for path in inputs[1:]:
         _add(total, path, inputs[0], settings)
     for value in total.values():
-        if value.is_floating_point():
-            value.div_(len(inputs))
-        else:
-            value.floor_divide_(len(inputs))
+        value.div_(len(inputs), rounding_mode="floor" if value.dtype == torch.int64 else None)
     return result
 
 
@@ -88,7 +86,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _summand(value: Tensor) -> Tensor:
-    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    return value.to(torch.promote_types(value.dtype, torch.float32 if value.is_floating_point() else torch.int64))
 
 
 def _add(total: dict[str, Tensor], path: Path, first: Path, settings: Settings) -> None:
@@ -112,7 +110,8 @@ def _add(total: dict[str, Tensor], path: Path, first: Path, settings: Settings) 
         raise UserError(f"{first} and {path} cannot be averaged: {key} is {one} in the one, {two} in the other")
     for name, value in parameters.items():
         value, mean = _summand(value), total[name]
-        if value.shape != mean.shape or value.is_floating_point() != mean.is_floating_point():
+        kinds = [(tensor.is_floating_point(), tensor.is_complex()) for tensor in (value, mean)]
+        if value.shape != mean.shape or kinds[0] != kinds[1]:
             raise UserError(
                 f"{first} and {path} cannot be averaged: {name} is {mean.dtype} {tuple(mean.shape)}"
                 f" in the one, {value.dtype} {tuple(value.shape)} in the other"
