@@ -101,6 +101,10 @@ _AFTER = {
     "fixes.search:ngrams_of_what_is_there": "fairseq.ngram_repeat_block",
     "fixes.nan_detector:search_to_the_end": "fairseq.nan_detector",
     "fixes.augmentation:draw_by_example": "fairseq.data.audio.speech_to_text_dataset",
+    "fixes.augmentation:remember_seed": (
+        "fairseq.data.audio.speech_to_text_dataset fairseq.data.audio.speech_to_speech_dataset"
+        " fairseq.data.audio.speech_to_text_joint_dataset"
+    ),
     "fixes.iterators:background_ends_first": "fairseq.data.iterators",
     "fixes.iterators:epochs_in_processes": "fairseq.data.iterators",
     "fixes.iterators:epochs_as_asked": "fairseq.data.iterators",

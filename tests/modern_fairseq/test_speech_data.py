@@ -1,5 +1,6 @@
 """Damaged configurations of speech data are named; two threads load what one loads."""
 
+import functools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.audio import speech_to_text_dataset
-from fairseq.data.audio.data_cfg import S2TDataConfig
+from fairseq.data.audio.data_cfg import S2SDataConfig, S2TDataConfig
+from fairseq.data.audio.speech_to_speech_dataset import SpeechToSpeechDatasetCreator
 from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 
 from fairseq_residuals_errors import UserError
@@ -100,3 +102,18 @@ def test_two_threads_draw_the_masks_that_one_draws(tmp_path, monkeypatch):
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda index: data[index].source, range(2)))
     assert all(map(torch.equal, found, expected))
+
+
+def test_masks_of_speech_to_speech_are_drawn_by_example(tmp_path):
+    (tmp_path / "config.yaml").write_text(SPECAUGMENT)
+    np.save(tmp_path / "a.npy", np.arange(4000, dtype=np.float32).reshape(100, 40))
+    columns, line = "id\tsrc_audio\tsrc_n_frames\ttgt_audio\ttgt_n_frames\n", f"{tmp_path / 'a.npy'}\t100\t1 2 3\t3\n"
+    (tmp_path / "train.tsv").write_text(f"{columns}0\t{line}1\t{line}")
+    config = S2SDataConfig(tmp_path / "config.yaml")
+    make = functools.partial(SpeechToSpeechDatasetCreator.from_tsv, str(tmp_path), config, "train", True, 1)
+    data, other = (make(seed, True, Dictionary(), multitask={}) for seed in (7, 8))
+    first = data[0].source
+    assert torch.equal(data[0].source, first)
+    assert not torch.equal(data[1].source, first) and not torch.equal(other[0].source, first)
+    data.set_epoch(2)
+    assert not torch.equal(data[0].source, first)
