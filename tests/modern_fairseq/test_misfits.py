@@ -1,5 +1,6 @@
 """Checkpoints that do not fit a model or an optimizer are named, with what does not fit."""
 
+import contextlib
 import types
 
 import pytest
@@ -142,6 +143,20 @@ def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_upda
     else:
         with pytest.raises(UserError, match=r"a\.pt .* --reset-optimizer"):
             module.Trainer().load_checkpoint("a.pt")
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [(("en", "de_AT"), True), (("de", "en"), False), (("de", "fr"), False), (("fr", "en"), False)],
+    ids=str,
+)
+def test_another_side_may_have_another_name_and_not_the_other_sides(asked, fits):
+    sides = ("source_lang", "target_lang")
+    state = {"cfg": {"task": dict(zip(sides, ("en", "de"), strict=True))}}
+    task = dict(zip(sides, asked, strict=True))
+    loaded = checkpoint_loading.Loaded("a.pt", state, None, checkpoint_loading.Request(task))
+    with contextlib.nullcontext() if fits else pytest.raises(UserError, match="translates from en to de, and not from"):
+        checkpoint_loading.check_direction(loaded)
 
 
 @pytest.mark.parametrize(
