@@ -70,6 +70,9 @@ class _Copied(torch.utils.data.Dataset):
             self.set_epoch(int(self.shared))
         return self.data[index]
 
+    def __len__(self) -> int:
+        return len(self.data)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # a copy that is being unpickled has no data yet
             raise AttributeError(name)

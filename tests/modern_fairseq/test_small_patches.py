@@ -164,7 +164,7 @@ class Epochs(FairseqDataset):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_processes_that_load_data_know_the_epoch(workers: int) -> None:
     epochs = iterators.EpochBatchIterator(Epochs(), itemgetter(0), [[0]], num_workers=workers, reuse_dataloader=True)
-    assert [next(epochs.next_epoch_itr()) for _ in range(3)] == [1, 2, 3]
+    assert [next(epochs.next_epoch_itr()) for _ in range(3)] == [1, 2, 3] and len(epochs.dataset) == 1
 
 
 def test_shared_parameters_are_averaged_once() -> None:
