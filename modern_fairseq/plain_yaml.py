@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ _DEPTH = 50
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases, of which a few lines stand for more than any memory, and deep nesting."""
+    """Refuses aliases, of which a few lines stand for more than any memory, deep nesting, and keys that come twice."""
 
     _depth = 0
 
@@ -28,12 +29,19 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        made = super().construct_mapping(node, deep)
+        if len(made) < len(node.value):
+            key = Counter(key.value for key, _ in node.value).most_common(1)[0][0]
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key} comes twice", node.start_mark)
+        return made
+
 
 def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        UserError: the file is no YAML, or has tags or aliases.
+        UserError: the file is no YAML, or has tags, aliases or a key twice.
         OSError: it cannot be read.
     """
     try:

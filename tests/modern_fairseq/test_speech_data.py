@@ -32,6 +32,7 @@ def test_a_configuration_is_read_as_before(tmp_path):
         ("a: !!python/name:os.system\n", "is no YAML file"),
         ("[" * 3000, "is no YAML file"),
         ("- a\n", "has to be a mapping"),
+        ("vocoder: {type: hifigan,\n  type: griffin_lim}\n", "is no YAML file: the key type comes twice"),
         ("", "has to be a mapping"),
         ("vocab_filename: ../dict.txt\n", r"vocab_filename is '\.\./dict.txt', which is no file in "),
         ("vocab_filename: /etc/passwd\n", "vocab_filename is '/etc/passwd', which is no file in "),
