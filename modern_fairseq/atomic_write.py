@@ -31,8 +31,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises:
         OSError: the file cannot be written; names ``path`` where the system names no file, or the temporary one.
+        FileExistsError: there is a device or a pipe, in whose place no file is put.
     """
     target = Path(path).resolve()
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise FileExistsError(errno.EEXIST, "It is a device or a pipe, and no file", str(path))
     temporary = target.with_name(f".{target.name}{SUFFIX}")
     try:
         with _locked(temporary):

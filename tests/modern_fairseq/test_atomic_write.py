@@ -70,6 +70,13 @@ def test_an_error_names_the_file_and_no_second_one(tmp_path):
     assert str(caught.value) == f"[Errno 2] No such file or directory: {str(path)!r}"
 
 
+def test_a_pipe_stays_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="a device or a pipe, and no file"), atomic_write(tmp_path / "pipe"):
+        pass
+    assert (tmp_path / "pipe").is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
 def test_an_interruption_removes_the_temporary_files(writer, target):
     writer.send_signal(signal.SIGINT)
     assert writer.wait(120) == -signal.SIGINT
