@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import signal
 
 from modern_fairseq import table
 
@@ -37,4 +38,5 @@ def listing() -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who reads the output (head) may want no more of it
     print(listing())

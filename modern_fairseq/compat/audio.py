@@ -91,13 +91,13 @@ def without_torchaudio(module: types.ModuleType) -> None:
     """
 
     @replaces(module, "get_waveform")
-    def get_waveform(original: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_waveform(original: Any, path_or_fp: Any, *args: Any, **kwargs: Any) -> Any:
         soundfile = _need("soundfile")
         try:
-            return original(*args, **kwargs)
+            return original(path_or_fp, *args, **kwargs)
         except soundfile.LibsndfileError as error:
             reason = error.error_string.rstrip(".")
-            raise UserError(f"{args[0]} cannot be read as sound: {reason}") from error
+            raise UserError(f"{path_or_fp} cannot be read as sound: {reason}") from error
 
     module.convert_waveform = convert_waveform  # type: ignore[attr-defined]
     module._get_torchaudio_fbank = fbank  # type: ignore[attr-defined]

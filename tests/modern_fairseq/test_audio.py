@@ -98,6 +98,12 @@ def test_tensors_stay_tensors_and_inputs_stay_as_they_are():
     torch.testing.assert_close(same, before, rtol=0, atol=0)
 
 
+def test_what_is_no_sound_is_named(tmp_path):
+    (tmp_path / "no.wav").write_text("no")
+    with pytest.raises(UserError, match=r"no\.wav cannot be read as sound"):
+        audio_utils.get_waveform(path_or_fp=str(tmp_path / "no.wav"))
+
+
 @pytest.mark.parametrize("library", ["soundfile", "kaldi_native_fbank", "soxr"])
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path, monkeypatch, library):
     path = str(tmp_path / "tone.wav")
