@@ -174,15 +174,13 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
     more = write(tmp_path / "more.pt", {"a": one, "b": two, "c": one})
     other = write(tmp_path / "other.pt", {"a": one, "b": one})
     whole = write(tmp_path / "whole.pt", {"a": one, "b": two.long()})
-    turned = write(tmp_path / "turned.pt", {"a": one, "b": two.cfloat()})
+    wave = write(tmp_path / "wave.pt", {"a": one, "b": two.cfloat()})
     output = tmp_path / "average.pt"
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", good, more)
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", more, good)
     assert "b is torch.float32 (3,) in the one, torch.float32 (2,)" in refused(capsys, output, "--inputs", good, other)
     assert "b is torch.int64 (3,) in the one, torch.float32 (3,)" in refused(capsys, output, "--inputs", whole, good)
-    assert "b is torch.int64 (3,) in the one, torch.complex64 (3,)" in refused(
-        capsys, output, "--inputs", whole, turned
-    )
+    assert "b is torch.int64 (3,) in the one, torch.complex64 (3,)" in refused(capsys, output, "--inputs", whole, wave)
     assert f"there is no checkpoint {tmp_path / 'none.pt'}" in refused(
         capsys, output, "--inputs", good, tmp_path / "none.pt"
     )

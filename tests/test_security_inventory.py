@@ -18,7 +18,8 @@ DOTTED = re.compile(
     r"|yaml\.(?:load|load_all|full_load|unsafe_load)|os\.(?:system|popen|exec\w+|spawn\w+)"
     r"|subprocess\.(?:run|call|check_call|check_output|Popen|getoutput|getstatusoutput)"
     r"|shutil\.unpack_archive|urllib\.request\.\w+|requests\.(?:get|head|post|put|request|Session)|boto3\.\w+"
-    r"|huggingface_hub\.\w+|tensorboardX\.SummaryWriter|ctypes\.(?:CDLL|cdll\.\w+)|socket\.socket|fairseq\.file_utils\.cached_path"
+    r"|huggingface_hub\.\w+|ctypes\.(?:CDLL|cdll\.\w+)|socket\.socket|fairseq\.file_utils\.cached_path"
+    r"|tensorboardX\.SummaryWriter"
 )
 METHODS = {"extractall", "extract", "load_state_dict_from_url", "load_library"}
 

@@ -95,20 +95,9 @@ def test_hydra_train_finds_models_of_the_user_dir_and_says_mistakes_in_one_line(
     models = tmp_path / "of mine, é" / "my_models"
     models.mkdir(parents=True)
     (models / "__init__.py").write_text(USER_DIR)
-    result = python(
-        "-m",
-        "fairseq_cli.hydra_train",
-        f"common.user_dir='{models}'",
-        "model=my_transformer",
-        "model.my_option=0.25",
-        "task=translation",
-        "task.data=/no/such/folder",
-        "dataset.max_tokens=9",
-        "criterion=cross_entropy",
-        "optimizer=adam",
-        "lr_scheduler=fixed",
-        cwd=tmp_path,
-    )
+    flags = [f"common.user_dir='{models}'", "model=my_transformer", "model.my_option=0.25", "task=translation"]
+    flags += ["task.data=/no/such/folder", "dataset.max_tokens=9", "criterion=cross_entropy", "optimizer=adam"]
+    result = python("-m", "fairseq_cli.hydra_train", *flags, "lr_scheduler=fixed", cwd=tmp_path)
     assert result.returncode == 1
     assert "'my_option': 0.25" in result.stdout + result.stderr
     assert result.stderr.splitlines()[-1] == "fairseq-hydra-train: error: /no/such/folder: No such file or directory"

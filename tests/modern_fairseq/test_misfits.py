@@ -145,17 +145,12 @@ def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_upda
             module.Trainer().load_checkpoint("a.pt")
 
 
-@pytest.mark.parametrize(
-    ("asked", "fits"),
-    [(("en", "de_AT"), True), (("de", "en"), False), (("de", "fr"), False), (("fr", "en"), False)],
-    ids=str,
-)
-def test_another_side_may_have_another_name_and_not_the_other_sides(asked, fits):
-    sides = ("source_lang", "target_lang")
-    state = {"cfg": {"task": dict(zip(sides, ("en", "de"), strict=True))}}
-    task = dict(zip(sides, asked, strict=True))
-    loaded = checkpoint_loading.Loaded("a.pt", state, None, checkpoint_loading.Request(task))
-    with contextlib.nullcontext() if fits else pytest.raises(UserError, match="translates from en to de, and not from"):
+@pytest.mark.parametrize("asked", [("en", "de_AT"), ("de", "en"), ("de", "fr"), ("fr", "en")], ids=str)
+def test_another_side_may_have_another_name_and_not_the_other_sides(asked):
+    task, wanted = ({"source_lang": source, "target_lang": target} for source, target in (("en", "de"), asked))
+    loaded = checkpoint_loading.Loaded("a.pt", {"cfg": {"task": task}}, None, checkpoint_loading.Request(wanted))
+    refusal = pytest.raises(UserError, match=f"translates from en to de, and not from {asked[0]} to {asked[1]}")
+    with contextlib.nullcontext() if asked == ("en", "de_AT") else refusal:
         checkpoint_loading.check_direction(loaded)
 
 
