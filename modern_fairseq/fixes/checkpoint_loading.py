@@ -171,18 +171,19 @@ def check_kind(loaded: Loaded) -> None:
 
 
 def check_direction(loaded: Loaded) -> None:
-    """Refuse a model of the other direction, which translates all the same where the dictionary is joined.
+    """Refuse a model of another direction, which translates all the same where the dictionary is joined.
 
-    fairseq-validate takes the checkpoint's task and changes in it what its own flags say. Another name may be that of a
-    test set with the same dictionary, such as de_AT.
+    fairseq-validate takes the checkpoint's task and changes in it what its own flags say. A longer name, such as de_AT
+    for de, may be that of a test set with the same dictionary.
 
     Raises:
-        UserError: the task's source is the model's target, or the other way round.
+        UserError: a side of the task has a name that does not begin with the model's.
     """
     sides, trained = ("source_lang", "target_lang"), _of_task(loaded.own or loaded.state)
     for asked in (loaded.request.task, _of_task(loaded.state)):
         was, wanted = (tuple(_setting(part, side) for side in sides) for part in (trained, asked))
-        if None not in (*was, *wanted) and was != wanted and (was[0] == wanted[1] or was[1] == wanted[0]):
+        pairs = zip(wanted, was, strict=True)
+        if None not in (*was, *wanted) and not all(str(name).startswith(str(own)) for name, own in pairs):
             raise UserError(
                 f"{loaded.filename} translates from {was[0]} to {was[1]}, and not from {wanted[0]} to {wanted[1]}:"
                 f" give --source-lang {was[0]} --target-lang {was[1]}"
