@@ -3,25 +3,76 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from tests.golden_check.archive import read_sidecar, variant_name
-from tests.golden_check.device import moved
-from tests.golden_check.fixtures import Golden, read_golden
-from tests.golden_check.generated import score_errors
+from tests.golden_check.fixtures import Generation, Golden, read_golden
 from tests.golden_check.rebuild import build, load
 from tests.golden_check.recipes import find_recipe, refuse_other_kinds
 from tests.golden_check.recompute import recompute
 from tests.golden_check.tolerances import FAIRSEQ, Tolerances
+
+
+def score_errors(generation: Generation, model: Any) -> Iterator[float]:
+    """Yield for each sentence the largest error of its hypotheses' scores; infinity if their tokens differ."""
+    words = model.decoder.dictionary
+    generator = SequenceGenerator(
+        [model],
+        words,
+        beam_size=generation.tokens.size(1),
+        max_len_a=0,
+        max_len_b=generation.max_len,
+        min_len=generation.min_len,
+        len_penalty=generation.lenpen,
+    )
+    source = generation.prefix if generation.src_tokens is None else generation.src_tokens
+    assert source is not None
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(words.pad()).sum(-1)}}
+    sentences = generator.generate([model], sample, prefix_tokens=generation.prefix, bos_token=words.eos())
+    for i, hypotheses in enumerate(sentences):
+        lengths = [n for n in generation.tokens[i].ne(words.pad()).sum(-1).tolist() if n]
+        if [h["tokens"].tolist() for h in hypotheses] != [
+            generation.tokens[i, rank, :n].tolist() for rank, n in enumerate(lengths)
+        ]:
+            yield float("inf")
+            continue
+        by_score = (abs(float(h["score"]) - generation.scores[i, rank].item()) for rank, h in enumerate(hypotheses))
+        by_position = (
+            (h["positional_scores"] - generation.positional_scores[i, rank, :n]).abs().max().item()
+            for rank, (h, n) in enumerate(zip(hypotheses, lengths, strict=True))
+        )
+        yield max(*by_score, *by_position)
+
+
+Value = TypeVar("Value")
+
+
+def moved(value: Value, device: torch.device) -> Value:
+    """Return ``value`` with every tensor in it, also in dataclasses, dictionaries and lists, on ``device``."""
+    found: Any = value
+    if isinstance(value, Tensor):
+        found = value.to(device)
+    elif isinstance(value, dict):
+        found = {key: moved(x, device) for key, x in value.items()}
+    elif isinstance(value, list):
+        found = [moved(x, device) for x in value]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = dataclasses.replace(
+            value, **{f.name: moved(getattr(value, f.name), device) for f in dataclasses.fields(value)}
+        )
+    return found  # type: ignore[no-any-return]
+
 
 ROUNDINGS = 10
 """Single precision does not keep the tolerances everywhere: where gradients are in the tens, some golden files are
