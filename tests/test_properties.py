@@ -134,11 +134,9 @@ EQUAL = [
     ("normformer", "scale_attn=false,scale_fc=false,scale_heads=false", "pre_ln", ""),
     ("attention_residuals", "block=1", "attention_residuals", ""),
     ("b2t_no_ln", "alpha=0,beta=1", "t_fixup", ""),
-    ("dense_former", "period=9", "pre_ln", ""),
     ("residual_multiplier", "multiplier=1", "pre_ln", ""),
     ("complete_p", "depth_mup=false", "pre_ln", ""),
     ("complete_p", "base_depth=3", "pre_ln", "depth_mup=true,base_depth=3"),
-    ("two_lane", "split=5", "two_lane", "split=9"),
 ]
 """Two wirings that are one, whatever their parameters, as far as both have them."""
 

@@ -54,7 +54,7 @@ def test_the_unigram_loss_of_a_corpus(diagnose: Callable[..., str], tmp_path: Pa
 
 def test_a_healthy_run(diagnose: Callable[..., str]) -> None:
     example = "[2026-11-26 11:06:32,568][fairseq.tasks.translation][INFO] - example hypothesis: error: he was killed"
-    assert "Verdict: healthy" in diagnose(*healthy(), example, "/home/skilled/model.py:3: UserWarning: it is slow")
+    assert "Verdict: healthy" in diagnose(*healthy(), example, "/srv/skilled/model.py:3: UserWarning: it is slow")
     text = diagnose(*healthy(), DONE)
     assert "Verdict: healthy" in text and "training came to its end at update 120" in text
     assert "Where" not in text and "What to try" not in text

@@ -74,11 +74,8 @@ class ODETransformer(Variant):
 
     @classmethod
     def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
-        return (
-            "only a pair's encoder has layers that are evaluated several times (build_stack: other_depth)"
-            if alone
-            else ""
-        )
+        several = "only the layers of a pair's encoder (build_stack: other_depth) are evaluated several times"
+        return f"{several}, and a language model has none" if alone else ""
 
     def step(self, f: Derivative, x: Tensor) -> Tensor:
         """Return x', (T, B, C)."""
