@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rewire, wrap
 from fairseq_residuals.wirings.core.registry import list_variants
-from fairseq_residuals.wirings.rewire.blocks import find_blocks
+from fairseq_residuals.wirings.rewire.layers import width_of
+from fairseq_residuals.wirings.rewire.outputs import example_for
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
+from fairseq_residuals.wirings.rewire.traced import trace_blocks
 from tests.models_of_transformers import (
     BUILDERS,
     DECODER,
@@ -196,6 +198,8 @@ def test_other_models(name: str) -> None:
         before = model(**batch)[0]
         after = rewire(model, variant, batch=batch)(**batch)[0]
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+    wired = [layer for stack in model.modules() if isinstance(stack, Rewiring) for layer in stack.wired]
+    assert all(layer.kinds in (["self"], ["self", "ffn"]) for layer in wired)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -444,9 +448,18 @@ def test_several_wirings_in_one_stack(wirings: str) -> None:
 
 
 def test_the_models_are_known() -> None:
-    places = {name: [blocks.layers for blocks in find_blocks(tiny(name))] for name in ("llama", "t5", "bert")}
-    t5 = ["encoder.block", "decoder.block"]
-    assert places == {"llama": ["model.layers"], "t5": t5, "bert": ["bert.encoder.layer"]}
+    models = {name: tiny(name) for name in ("llama", "t5", "bert", "vit")}
+    found = {name: trace_blocks(model, example_for(model)) for name, model in models.items()}
+    places = {name: [(blocks.stack, blocks.layers) for blocks in of_model] for name, of_model in found.items()}
+    assert places == {
+        "llama": [("decoder", "model.layers")],
+        "t5": [("encoder", "encoder.block"), ("decoder", "decoder.block")],
+        "bert": [("encoder", "bert.encoder.layer")],
+        "vit": [("encoder", "vit.layers")],
+    }
+    for blocks, model in ((blocks, models[name]) for name, of_model in found.items() for blocks in of_model):
+        layer = next(model.get_submodule(blocks.layers).children())
+        assert width_of(layer.get_submodule(blocks.sublayers[-1].inner)) == 48  # of the FFN, inside
     assert sum(isinstance(m, Rewiring) for m in rewire(tiny("t5"), "hyper_connections").modules()) == 2
 
 

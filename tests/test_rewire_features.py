@@ -425,7 +425,7 @@ def test_layers_are_sharded(tmp_path: Path) -> None:
 
 
 class NanoGPT(nn.Module):
-    """A language model with the names of nanoGPT, whose layers are found by them."""
+    """A language model with the names of nanoGPT."""
 
     def __init__(self) -> None:
         super().__init__()

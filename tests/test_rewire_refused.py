@@ -30,11 +30,30 @@ def test_branches_in_another_order_are_refused() -> None:
 def test_layers_that_compute_something_else_are_refused() -> None:
     """Doge has the names of Llama, and learns what its residual connections are multiplied by, from 1 on."""
     model = causal("Doge", num_key_value_heads=2)().eval()
-    for start in ("keep", "paper"):
-        with pytest.raises(UserError, match="do not compute x \\+ F\\(norm\\(x\\)\\), nor norm\\(x \\+ F\\(x\\)\\)"):
-            rewire(model, "hyper_connections", start=start)  # type: ignore[arg-type]
+    for blocks, seen in (
+        (None, r"are seen to compute x \+ F\(norm\(x\)\), or norm"),
+        (LLAMA, "do not compute x .*, nor"),
+    ):
+        for start in ("keep", "paper"):
+            with pytest.raises(UserError, match=seen):
+                rewire(model, "hyper_connections", start=start, blocks=blocks)  # type: ignore[arg-type]
 
 
+LLAMA = Blocks(
+    "model.layers",
+    (
+        SubLayerNames("self", "self_attn", norm="input_layernorm"),
+        SubLayerNames("ffn", "mlp", norm="post_attention_layernorm"),
+    ),
+    "model.norm",
+)
+IBERT = Blocks(
+    "encoder.layer",
+    (
+        SubLayerNames("self", "attention.self", "attention.output.dropout", "attention.output.LayerNorm"),
+        SubLayerNames("ffn", "intermediate", "output.dropout", "output.LayerNorm"),
+    ),
+)
 LONGCAT = causal("LongcatFlash", num_layers=2, num_hidden_layers=4)
 SCALED = {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}}
 
@@ -68,9 +87,13 @@ def wav2vec2_that_skips() -> Any:
         (
             lambda: nn.Linear(2, 2),
             {"batch": torch.ones(1, 2)},
-            "Linear has no layers of a structure that is known; describe",
+            r"no layers of Linear are seen to compute x \+ F\(norm\(x\)\), or norm\(x \+ F\(x\)\); describe",
         ),
-        (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
+        (
+            lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)),
+            {"blocks": IBERT},
+            "a norm of IBertLayer returns more",
+        ),
         (lambda: tiny("llama"), {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
         (lambda: tiny("llama"), {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),
         # the second of its feature maps
@@ -81,16 +104,19 @@ def wav2vec2_that_skips() -> Any:
         ),
         (framework_that_pools, {"blocks": described(), "batch": torch.randn(2, 5, 16)}, "of several shapes, \\(2, 5"),
         (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
-        (LONGCAT, {}, "is known: model.layers has layers of mlp, self_attn, mlps"),
-        (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
+        (LONGCAT, {}, ": model.layers has layers of mlp, self_attn, mlps"),
         (
             lambda: tiny("gpt_neox"),
             {"start": "paper"},
             'GPTNeoXLayer has a norm for each of two branches, where a wiring has one: only start="keep" leaves',
         ),
-        (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
+        (
+            lambda: nn.Sequential(framework(), framework()),
+            {"batch": torch.randn(2, 5, 16)},
+            "Sequential has layers in several places, 0.blocks, 1.blocks",
+        ),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
-        (lambda: tiny("llama").to("meta"), {}, "model.layers have no weights yet, or they are offloaded"),
+        (lambda: tiny("llama").to("meta"), {}, "the model has no weights yet, or they are offloaded"),
         (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
         (framework, {"blocks": described()}, "give batch="),
         (lambda: transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**BARE)), {}, "give batch="),

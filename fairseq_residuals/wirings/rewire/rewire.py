@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames, find_blocks, unknown_layers
+from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
@@ -45,10 +45,6 @@ DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
 """Options, all for training alone, by which a wiring draws the weights of sub-layers."""
 
 
-class Unlike(UserError):
-    """A model that does not compute what it is described to compute."""
-
-
 def rewire(
     model: Model,
     variant: Named,
@@ -64,8 +60,7 @@ def rewire(
     parameters have ``.wiring.`` in their names.
 
     Args:
-        model: whose layers are known (:mod:`.blocks`), recognised by running it (:mod:`.traced`), or described by
-            ``blocks``.
+        model: whose layers are recognised by running it (:mod:`.traced`), or described by ``blocks``.
         variant: as for :func:`.build_stack`.
         options: of the wiring, as for :func:`.build_stack`.
         start: ``keep``: the model computes what it computed, with options and values chosen for it; ``paper``: the
@@ -89,17 +84,9 @@ def rewire(
     whole, model = model, getattr(model, "get_base_model", lambda: model)()  # PEFT has a model within its own
     wiring = parse_wiring(variant, options)
     given = [blocks] if isinstance(blocks, Blocks) else list(blocks or ())
-    named = [] if given else find_blocks(model)
+    _check_weights(model)
     batch = example_for(model) if batch is None else batch
-    error: UserError | None = None
-    for known, exactly in [(given, False)] if given else _descriptions(model, named, batch):
-        try:
-            known, wiring, stacks = _wire(model, known, wiring, start, batch, exactly)
-            break
-        except Unlike as unlike:
-            error = unlike
-    else:
-        raise error or unknown_layers(model)
+    known, wiring, stacks = _wire(model, given or trace_blocks(model, batch), wiring, start, batch)
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
@@ -169,27 +156,8 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     return (model, told) if tells else model
 
 
-def _descriptions(model: nn.Module, named: list[Blocks], batch: Any) -> Iterator[tuple[list[Blocks], bool]]:
-    """Yield what the layers may be, and whether outputs have to be equal to the last digit.
-
-    Names may be those of others, and what is wrong may be close, above all in half precision. Branches side by side are
-    known by names alone, and added up in another order.
-    """
-    if named:
-        yield named, True
-    try:
-        traced = trace_blocks(model, batch)
-    except UserError:
-        if not named:
-            raise
-        traced = []
-    if named and traced:
-        yield traced, True
-    yield from ((known, False) for known in (named, traced) if known)
-
-
 def _wire(
-    model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str, batch: Any, exactly: bool
+    model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str, batch: Any
 ) -> tuple[list[Blocks], Wiring, list[Rewiring]]:
     """Wire layers as they are described.
 
@@ -197,7 +165,6 @@ def _wire(
         The description with what was measured, the wiring with the options that the model needs, and its stacks.
 
     Raises:
-        Unlike: the model does not compute what is described.
         UserError: as :func:`rewire`.
     """
     _check_layers(model, known)
@@ -210,7 +177,7 @@ def _wire(
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
         tolerance = tolerance_of(model, _ends(model, known, summed=True).values(), batch, before)
-        known = _confirmed(model, known, batch, before, 0.0 if exactly else tolerance)
+        _confirm(model, known, batch, before, tolerance)
         stacks = attach(model, known, wiring, start)
         try:
             _settle(model, stacks, wiring, start, batch, before, tolerance, seen)
@@ -265,6 +232,15 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
     return wiring
 
 
+def _check_weights(model: nn.Module) -> None:
+    """Refuse weights that are not there, or of less precision than the stream."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UserError("the model has no weights yet, or they are offloaded: rewire the model with them")
+    halves = {parameter.dtype for parameter in model.parameters()} & {torch.float16, torch.bfloat16}
+    if halves and any(getattr(module, "residual_in_fp32", False) for module in model.modules()):
+        raise UserError(f"layers keep the stream in single precision, which a wiring has in {halves.pop()}")
+
+
 def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
     """Refuse layers that do not all run, or not in one place, for the stream is no argument of theirs."""
     names: dict[nn.Module, str] = {}
@@ -282,16 +258,9 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
             raise UserError(f"a layer of {blocks.layers} runs another forward than that of its class")
         if any(isinstance(module, nn.Sequential) for module in (owner, *layers)):
             raise UserError(f"a layer of {blocks.layers}, or what holds them, is nn.Sequential, which runs all it has")
-        halves = {p.dtype for layer in layers for p in layer.parameters() if p.dtype in (torch.float16, torch.bfloat16)}
-        if halves and any(getattr(layer, "residual_in_fp32", False) for layer in layers):
-            raise UserError(
-                f"{blocks.layers} keep the stream in single precision, which a wiring has in {halves.pop()}"
-            )
         devices = {p.device for p in model.get_submodule(blocks.layers).parameters()}
         if len(devices) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
-        if torch.device("meta") in devices:
-            raise UserError(f"{blocks.layers} have no weights yet, or they are offloaded: rewire the model with them")
 
 
 def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str) -> list[Rewiring]:
@@ -390,33 +359,26 @@ def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection
                 setattr(norm, attribute, float(value))
 
 
-def _confirmed(
-    model: nn.Module, known: list[Blocks], batch: Any, before: list[Tensor], tolerance: float
-) -> list[Blocks]:
-    """Return the description by which the model computes what it does: norms before sub-layers, or after sums.
+def _confirm(model: nn.Module, known: Sequence[Blocks], batch: Any, before: list[Tensor], tolerance: float) -> None:
+    """Compare the model with itself wired as it is described: with norms before sub-layers, or after sums.
 
     Raises:
-        Unlike: neither.
+        UserError: it computes something else.
     """
-    differences = []
-    for post in (known[0].post_norm, not known[0].post_norm):
-        described = [replace(blocks, post_norm=post) for blocks in known]
-        plain = parse_wiring("post_ln" if post else "pre_ln", None)
-        stacks = attach(model, described, plain, "keep")
+    stacks = attach(model, known, parse_wiring("post_ln" if known[0].post_norm else "pre_ln", None), "keep")
+    for stack in stacks:
+        stack.turns = True
+    try:
+        difference = difference_of(before, outputs_of(model, batch))
+    finally:
         for stack in stacks:
-            stack.turns = True
-        try:
-            differences.append(difference_of(before, outputs_of(model, batch)))
-        finally:
-            for stack in stacks:
-                stack.detach()
-        if differences[-1] <= tolerance:
-            return described
-    raise Unlike(
-        f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x elsewhere"
-        f" too: outputs would differ by {min(differences):.1e} of their standard deviation; describe the layers by"
-        " blocks="
-    )
+            stack.detach()
+    if not difference <= tolerance:
+        raise UserError(
+            f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)), or read x"
+            f" elsewhere too: outputs would differ by {difference:.1e} of their standard deviation; describe the layers"
+            " by blocks=, and by its post_norm whether norms follow the sums"
+        )
 
 
 def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
