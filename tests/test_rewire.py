@@ -474,3 +474,14 @@ class NanoBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+
+
+def test_a_decoder_of_a_pair_alone() -> None:
+    """DeepNet's constants are those of a decoder with cross-attention, three sub-layers a layer."""
+    words, memory = torch.randint(3, 50, (2, 9)), torch.randn(2, 7, 32)
+    models = [tiny("bart") for _ in range(2)]
+    rewire(models[0], "deepnet", start="paper")
+    batch = {"input_ids": words, "encoder_hidden_states": memory}
+    rewire(models[1].model.decoder, "deepnet", start="paper", batch=batch)
+    outs = [model.model.decoder(**batch).last_hidden_state for model in models]
+    torch.testing.assert_close(*outs)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
-from tests.models_of_transformers import BARE, DECODER, IMAGES, causal, tiny, transformers, wav2vec2
+from tests.models_of_transformers import BARE, DECODER, IMAGES, PAIR, causal, tiny, transformers, wav2vec2
 from tests.test_rewire import OTHERS, Attention, Block, SideBySide, described, framework, outputs
 
 
@@ -137,6 +137,13 @@ def wav2vec2_that_skips() -> Any:
                 "batch": torch.randn(2, 5, 16),
             },
             "a layer of blocks has no attention",
+        ),
+        (
+            lambda: transformers.PegasusXForConditionalGeneration(
+                transformers.PegasusXConfig(**PAIR, num_global_tokens=4)
+            ),
+            {},
+            "has an encoder and a decoder, and of these model.decoder.layers alone",
         ),
         (bart_that_skips, {}, "BartEncoder skips layers in training"),
         (wav2vec2_that_skips, {"batch": torch.randn(2, 400)}, "Wav2Vec2Encoder skips layers in training"),

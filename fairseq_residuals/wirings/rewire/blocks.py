@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
@@ -134,8 +135,13 @@ def one_stack_or_pair(model: nn.Module, found: list[Blocks]) -> list[Blocks]:
     """Return the layers that were found.
 
     Raises:
-        UserError: there are several that are no encoder and decoder.
+        UserError: there are several that are no encoder and decoder, or one of these alone.
     """
+    if len(found) == 1 and "decoder_input_ids" in signature(model.forward).parameters:
+        raise UserError(
+            f"{type(model).__name__} has an encoder and a decoder, and of these {found[0].layers} alone are seen to"
+            " compute x + F(norm(x)), or norm(x + F(x)): describe both by blocks=, or rewire the one that you mean"
+        )
     if len(found) > 1 and [blocks.crosses for blocks in found] != [False, True]:
         raise UserError(
             f"{type(model).__name__} has layers in several places, {', '.join(b.layers for b in found)}: rewire the"

@@ -393,7 +393,7 @@ def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bo
         heads_dim=widths.get("self", 0),
         enc_depth=depths.get("encoder", 0),
         dec_depth=depths.get("decoder", 0),
-        cross=pair,
+        cross=pair or blocks.crosses,
     )
 
 
