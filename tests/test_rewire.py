@@ -412,6 +412,22 @@ def test_heads_may_be_wider_than_their_share_of_the_stream() -> None:
         rewire(framework(), "hybrid_norm", batch=torch.randn(2, 5, 16), blocks=replace(described(), heads=0))
 
 
+def test_layers_may_be_as_wide_as_they_like() -> None:
+    model: Any = framework().eval()
+    attn, x = model.blocks[1].attn, torch.randn(2, 5, 16)
+    attn.q_proj, attn.k_proj, attn.v_proj = (nn.Linear(16, 32) for _ in range(3))
+    attn.out_proj, model.blocks[1].fc1, model.blocks[1].fc2 = nn.Linear(32, 16), nn.Linear(16, 64), nn.Linear(64, 16)
+    rewire(copy.deepcopy(model), "normformer", start="paper", batch=x, blocks=described())(x)
+    rewire(model, "hybrid_norm", {"norm_type": "rms"}, start="paper", batch=x, blocks=described())
+    for block, width in zip(model.blocks, (8, 16), strict=True):
+        block.attn.q_proj.register_forward_hook(
+            lambda *call, width=width: torch.testing.assert_close(
+                call[2].unflatten(-1, (2, width)).square().mean(-1), torch.ones(2, 5, 2), rtol=1e-3, atol=1e-3
+            )
+        )
+    model(x)
+
+
 def test_a_model_that_is_not_trained() -> None:
     """NanoChat keeps its last norm, in which an embedding of padding, which is 0, would show the eps."""
     torch.manual_seed(0)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
 """Edits of a wiring, each with the projection whose output is edited."""
+WIDTHS: dict[Kind, str] = {"self": "heads_dim", "ffn": "ffn_dim"}
+"""What a last linear map is fed, by the width of it that wirings ask for."""
 ACTIVATIONS, FED = "the activations", "the inputs of keys and values"
 """Places inside sub-layers, in words, beside those of edits."""
 
@@ -116,16 +118,21 @@ class LayerWiring(Layer):
         dim = stack.shape.dim
         self.functions = {kind: FUNCTIONS[name](dim, elementwise_affine=False) for kind, name in functions.items()}
         """Norms that are no modules of the layer; once it is attached, those that stay parts of sub-layers."""
+        widths: dict[str, Any] = {
+            WIDTHS[kind]: width_of(layer.get_submodule(sub.inner))
+            for kind, sub in self.described.items()
+            if sub.inner and kind in WIDTHS
+        }
         for kind, site in self.sites(variant, place, self.described).items():
-            connection = self.connect(variant, site)
+            connection = self.connect(variant, replace(site, **widths))
             connection.attention = Attend(stack)
             self.add_module(CONNECTIONS[kind], connection)
             if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
                 raise self._unseen(ACTIVATIONS, kind, layer.get_submodule(self.described[kind].enter))
             if kind != "ffn" and type(connection).attend is not Connection.attend and not described.heads:
                 raise UserError(
-                    f"{variant.name} sees into attention: say how many heads it has, by an attribute num_heads of the"
-                    " attention, or by Blocks(heads=...)"
+                    f"{variant.name} sees into attention: say how many heads it has, in all layers as many, by an"
+                    " attribute num_heads of the attention, or by Blocks(heads=...)"
                 )
         self.add_options(variant, place)
 

@@ -23,7 +23,6 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
-from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import (
     TOLERANCE,
     Dropouts,
@@ -270,7 +269,7 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
         start: ``paper``: norms of the model where the wiring has none are left out.
     """
     depths: dict[str, int] = {blocks.stack: len(_layers(model, [blocks])) for blocks in known}
-    stacks = [Rewiring(model, blocks, wiring, _shape(model, blocks, depths, len(known) == 2)) for blocks in known]
+    stacks = [Rewiring(model, blocks, wiring, _shape(blocks, depths, len(known) == 2)) for blocks in known]
     for owner in (model.get_submodule(blocks.layers.rpartition(".")[0]) for blocks in known):
         if isinstance(owner, nn.TransformerEncoder):
             owner.use_nested_tensor = False  # nested tensors have no shape that a wiring could see
@@ -381,16 +380,13 @@ def _confirm(model: nn.Module, known: Sequence[Blocks], batch: Any, before: list
         )
 
 
-def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
-    layer = next(iter(_layers(model, [blocks]).values()))
-    widths = {sub.kind: width_of(layer.get_submodule(sub.inner)) for sub in blocks.of_layer(layer) if sub.inner}
+def _shape(blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
     return StackShape(
         stack=blocks.stack,
         depth=depths[blocks.stack],
         dim=blocks.dim,
-        ffn_dim=widths.get("ffn", 4 * blocks.dim),
+        ffn_dim=4 * blocks.dim,  # where a layer does not show its own
         heads=blocks.heads or 1,
-        heads_dim=widths.get("self", 0),
         enc_depth=depths.get("encoder", 0),
         dec_depth=depths.get("decoder", 0),
         cross=pair or blocks.crosses,
@@ -398,7 +394,7 @@ def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bo
 
 
 def _heads(model: nn.Module, layer: nn.Module) -> int:
-    """Return the heads of attention; 0 where nothing says how many."""
+    """Return the heads of a layer's attention; 0 where nothing says how many."""
     names = ("num_attention_heads", "num_heads", "n_head", "n_heads")
     owners = (*layer.modules(), getattr(model, "config", None))
     return next((h for m in owners for n in names if isinstance(h := getattr(m, n, None), int)), 0)
@@ -474,7 +470,8 @@ def _measured(
             raise UserError(
                 f"between {below} and {name} the model changes the stream, which it would go on to do beside the wiring"
             )
-    heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
+    numbers = {_heads(model, model.get_submodule(name)) for name in names}
+    heads = blocks.heads or (numbers.pop() if len(numbers) == 1 else 0)
     idle = {part.rpartition(".")[2] for part in _beside(model, [blocks]) if not given[part]}
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
     on_top = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
