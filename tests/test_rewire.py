@@ -213,6 +213,10 @@ def test_transformers_of_pytorch(variant: str, batch_first: bool) -> None:
     padding = torch.zeros(2, 6, dtype=torch.bool)
     padding[1, 3:] = True
     masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+    nests = model.encoder.use_nested_tensor
+    with pytest.raises(UserError, match="b2t cannot start"):
+        rewire(model, "b2t", batch=tuple(sides))
+    assert model.encoder.use_nested_tensor is nests
     with torch.no_grad():
         before = model(*sides, **masks)
     rewire(model, variant, batch=tuple(sides))

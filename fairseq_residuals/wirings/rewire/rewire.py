@@ -270,9 +270,6 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
     """
     depths: dict[str, int] = {blocks.stack: len(_layers(model, [blocks])) for blocks in known}
     stacks = [Rewiring(model, blocks, wiring, _shape(blocks, depths, len(known) == 2)) for blocks in known]
-    for owner in (model.get_submodule(blocks.layers.rpartition(".")[0]) for blocks in known):
-        if isinstance(owner, nn.TransformerEncoder):
-            owner.use_nested_tensor = False  # nested tensors have no shape that a wiring could see
     for stack in stacks:
         stack.attach(stay=start == "keep")
     return stacks

@@ -46,6 +46,8 @@ class Rewiring(nn.Module):
         self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
         self.__dict__["above"] = model.get_submodule(blocks.norm.rpartition(".")[0])
         self.undo: Callable[[], None] | None = None
+        self.nests = getattr(parent, "use_nested_tensor", False)
+        """Whether a :class:`torch.nn.TransformerEncoder` made nested tensors of padded ones."""
         self.turns = False
         """Whether layers are given other numbers than the stream, which only those see that bypass the wiring."""
         self.factors: dict[str, Factor] = {}
@@ -53,6 +55,8 @@ class Rewiring(nn.Module):
 
     def attach(self, stay: bool) -> None:
         """Make the layers run by this wiring; see :meth:`LayerWiring.attach`."""
+        if self.nests:
+            self.parent.use_nested_tensor = False  # nested tensors have no shape that a wiring could see
         topmost, norm = self.variant.at(len(self.layers) - 1)[0], self.top_norm
         if norm is not None:
             self.undo = take_over(norm, topmost, stay, self.runs)
@@ -89,6 +93,8 @@ class Rewiring(nn.Module):
             del layer.wiring
         if self.undo is not None:
             self.undo()
+        if self.nests:
+            self.parent.use_nested_tensor = True
         delattr(self.holder, self.place)
 
     @property
