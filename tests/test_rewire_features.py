@@ -18,7 +18,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals import Connection, UserError, load, parameter_groups, rewire
+from fairseq_residuals import Blocks, Connection, UserError, load, parameter_groups, rewire
 from tests.models_of_transformers import DECODER, IMAGES, example, perturb, tiny
 from tests.rotation import rotated
 from tests.test_own_wiring import Halved
@@ -155,6 +155,22 @@ def test_one_graph(name: str, variant: str, options: dict[str, Any]) -> None:
     no_cache = {} if name == "vit" else {"use_cache": False}
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     torch.testing.assert_close(compiled(**batch, **no_cache).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_rewired(in_place: bool) -> None:
+    """Also one that ran before; the config says of what torch.compile has put around it nothing."""
+    plain, batch = rewire(tiny("llama"), "b2t", start="paper"), example("llama") | {"use_cache": False}
+    (described,) = plain.config.fairseq_residuals["blocks"]
+    for blocks in (None, Blocks.of(described)):
+        torch._dynamo.reset()
+        model: Any = tiny("llama")
+        model.compile(backend="eager")
+        model = model if in_place else torch.compile(tiny("llama"), backend="eager")
+        model(**batch)
+        assert rewire(model, "b2t", start="paper", blocks=blocks) is model
+        assert model.config.fairseq_residuals == plain.config.fairseq_residuals
+        torch.testing.assert_close(model(**batch).logits, plain(**batch).logits)
 
 
 @pytest.mark.parametrize("every", [1, 2])

@@ -80,12 +80,15 @@ def rewire(
         raise UserError(f"start={start!r} is unknown; valid are keep, paper")
     if _is_wired(model):
         raise UserError("this model is rewired already; rewire a fresh one")
-    whole, model = model, getattr(model, "get_base_model", lambda: model)()  # PEFT has a model within its own
+    # torch.compile has a model within its own, and so has PEFT
+    whole, model = model, getattr(model, "_orig_mod", model)
+    model = getattr(model, "get_base_model", lambda: model)()
     wiring = parse_wiring(variant, options)
     given = [blocks] if isinstance(blocks, Blocks) else list(blocks or ())
     _check_weights(model)
     batch = example_for(model) if batch is None else batch
-    known, wiring, stacks = _wire(model, given or trace_blocks(model, batch), wiring, start, batch)
+    with torch.compiler.set_stance("force_eager"):  # hooks come and go, and functions are watched
+        known, wiring, stacks = _wire(model, given or trace_blocks(model, batch), wiring, start, batch)
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
