@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
@@ -106,6 +106,12 @@ def norms_after(layer: Any, x: Tensor) -> Any:
 def by_functions(layer: Any, x: Tensor, rate: float = 0.0) -> Any:
     x = x + dropout(layer.attn(layer.norm1(x)), rate or layer.rate, layer.training)
     return x + layer.rate * layer.fc2(layer.fc1(layer.norm2(x)).relu())
+
+
+def attending(layer: Any, x: Tensor) -> Any:
+    h = layer.attn(layer.norm1(x))
+    x = x + layer.cross.out_proj(scaled_dot_product_attention(h, h, h, None, layer.rate if layer.training else 0.0))
+    return x + layer.fc2(layer.fc1(layer.norm2(x)).relu())
 
 
 def side_by_side(layer: Any, x: Tensor) -> Any:
@@ -232,6 +238,7 @@ HELD = (
 
 MODELS = [
     *(((make,), wiring) for make, _, wiring in OWN),
+    ((partial(Own, attending),), "mhc"),
     ((partial(Own, side_by_side),), "attention_residuals"),
     ((partial(Own, side_by_side_below_a_norm),), "post_ln"),
     ((NanoBlock, "ln_f"), "hyper_connections"),

@@ -90,6 +90,9 @@ class Dropouts(TorchFunctionMode):
         if func is nn.functional.dropout:
             given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
             return given["input"] * (1 - given.get("p", 0.5) / 2)
+        if func is nn.functional.scaled_dot_product_attention:  # what it drops is within a sub-layer
+            names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+            return func(**dict(zip(names, args, strict=False)) | (kwargs or {}) | {"dropout_p": 0.0})
         if func in (Tensor.bernoulli_, torch.bernoulli, torch.rand, torch.rand_like):  # functions of stochastic depth
             return func(*args, **(kwargs or {})).fill_(0.625)
         return func(*args, **(kwargs or {}))
