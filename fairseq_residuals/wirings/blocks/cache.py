@@ -27,8 +27,6 @@ class DecoderCache(KVCache):
         """Keys and values (B, heads of these, positions, channels of a head), by attention module."""
         self.memories: dict[Any, KeysValues] = {}
         """Keys and values of the encoder's output, by module of cross-attention."""
-        self.prefix: Tensor | None = None
-        """(positions, B, C), what the first pass was given."""
         self.stack: nn.Module | None = None
         """The decoder whose keys and values these are; None before the first pass."""
 
@@ -82,7 +80,6 @@ class DecoderCache(KVCache):
             for attn, memory in self.memories.items()
         }
         self.padding = None if self.padding is None else self.padding[rows]
-        self.prefix = None if self.prefix is None else self.prefix[:, rows]
 
     def recall(self, attn: Any) -> KeysValues | None:
         """Return what :meth:`.KVCache.recall` does."""
@@ -101,15 +98,11 @@ class DecoderCache(KVCache):
         self.words[attn] = keys, values
         return new._replace(keys=keys, values=values)
 
-    def belong_to(self, stack: nn.Module, x: Tensor) -> None:
+    def belong_to(self, stack: nn.Module) -> None:
         """Belong to the stack that fills it first.
 
-        Args:
-            x: (T, B, C), the positions that are to be added.
-
         Raises:
-            UserError: the cache is another stack's, lacks positions of a layer, or ``x`` begins with what
-                it was first given.
+            UserError: the cache is another stack's, or lacks positions of a layer.
         """
         if self.stack not in (None, stack):
             raise UserError("this cache holds the keys and values of another stack; make a DecoderCache() for each")
@@ -118,12 +111,4 @@ class DecoderCache(KVCache):
             raise UserError(
                 f"this cache has not the same {self.positions} positions of every layer: a pass broke off (make a new"
                 " cache) or skipped layers (call eval()), or layers share a module of attention (which has no cache)"
-            )
-        if self.prefix is None:
-            self.prefix = x.detach()
-        # one position may well come twice; a prefix that does is a mistake
-        elif 1 < len(self.prefix) <= len(x) and torch.equal(x[: len(self.prefix)], self.prefix):
-            raise UserError(
-                f"x begins with the {len(self.prefix)} positions that this cache was given first; give it those alone"
-                " that follow, or begin with a new DecoderCache()"
             )

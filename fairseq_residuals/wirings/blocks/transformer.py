@@ -154,7 +154,7 @@ class TransformerStack(Stack):
         if packing is not None:
             padding_mask = packing.padding_mask
         if cache is not None:
-            cache.belong_to(self, x)
+            cache.belong_to(self)
             past = cache.positions
             padding_mask = cache.with_past(padding_mask, x.size(1), new, x.device)
         context = Context(
