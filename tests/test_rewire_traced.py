@@ -268,6 +268,17 @@ def test_layers_of_ones_own(parts: tuple[Any, ...], wiring: str) -> None:
         assert not torch.allclose(model(X), before, rtol=1e-2)
 
 
+@pytest.mark.parametrize("head", [lambda x: x.index_fill(-1, torch.tensor([0]), -torch.inf), lambda x: x[:1, 0, :1]])
+def test_outputs_of_infinities_and_of_one_number(head: Callable[[Tensor], Tensor]) -> None:
+    """Logits of words that are ruled out, and a number for a sentence."""
+    model = BlockModel(NanoBlock)
+    model.register_forward_hook(lambda module, args, output: head(output))
+    before = model(X)
+    torch.testing.assert_close(rewire(model, "attention_residuals", batch=X)(X), before, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UserError, match=r"outputs differ by [\d.e+-]+ of"):
+        rewire(BlockModel(NanoBlock), "b2t", batch=X)
+
+
 def test_half_precision_hides_no_other_structure() -> None:
     """Cohere's, with branches side by side, is about as close as rounding is to what the outputs show."""
     torch.manual_seed(0)

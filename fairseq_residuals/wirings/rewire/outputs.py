@@ -158,9 +158,15 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 def difference_of(before: list[Tensor], after: list[Tensor]) -> float:
-    """Return the largest difference of two outputs, as a share of its tensor's standard deviation."""
-    pairs = zip(before, after, strict=True)
-    shares = [(y - x).abs().max() / x.std() for x, y in pairs if not torch.equal(x, y)]
+    """Return the largest difference of two outputs, as a share of its tensor's standard deviation.
+
+    What is infinite in both, such as logits of words that are ruled out, does not differ.
+    """
+    shares = []
+    for x, y in ((x, y) for x, y in zip(before, after, strict=True) if not torch.equal(x, y)):
+        finite = x[x.isfinite()]
+        size = finite.std() if finite.numel() > 1 else finite.abs().max()
+        shares.append((y - x).masked_fill(x == y, 0.0).abs().max() / size)
     return float(torch.stack(shares).max()) if shares else 0.0
 
 
