@@ -169,6 +169,28 @@ def test_refused(make: Callable[[], Any], arguments: dict[str, Any], message: st
         rewire(make(), **{"variant": "hyper_connections"} | arguments)
 
 
+def misnamed(**change: Any) -> Blocks:
+    attention, ffn = described().sublayers
+    return replace(described(), sublayers=(replace(attention, **change), ffn))
+
+
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda: replace(described(), layers="block"), "Framework has no block"),
+        (lambda: replace(described(), layers="norm"), "norm of Framework holds no layers"),
+        (lambda: replace(described(), norm="nrm"), "Framework has no nrm"),
+        (partial(misnamed, dropout="drp"), "a layer of blocks has no drp"),
+        (partial(misnamed, scale="gain"), "a layer of blocks has no gain"),
+        (partial(misnamed, inner="attn.out"), "no layer of blocks has attn.out"),
+        (partial(misnamed, kind="attn"), "kind='attn' of a sub-layer is unknown; valid are self, cross, ffn"),
+    ],
+)
+def test_words_that_nothing_is_called(describe: Callable[[], Blocks], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        rewire(framework(), "pre_ln", batch=torch.randn(2, 5, 16), blocks=describe())
+
+
 def test_chunks_of_positions_are_refused() -> None:
     model = rewire(tiny("bert"), "post_ln")
     model.bert.encoder.layer[0].chunk_size_feed_forward = 3

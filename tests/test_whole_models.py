@@ -251,6 +251,8 @@ def test_models_that_are_not_built(settings: dict[str, Any], message: str) -> No
 def test_a_loss_needs_a_token_after_the_first(tokens: Tensor) -> None:
     with pytest.raises(UserError, match=r"tokens must be \(sentences, tokens\), of two tokens at least, not \("):
         language_model().loss(tokens)
+    with pytest.raises(UserError, match=r"source and target must be \(sentences, tokens\), not \("):
+        pair().loss(tokens[0], tokens[0])
 
 
 def test_a_beam_needs_an_end() -> None:

@@ -335,7 +335,13 @@ class EncoderDecoder(TransformerModel):
 
         Args:
             source, target: sentences with their ends, padded on the right.
+
+        Raises:
+            UserError: they are no batches.
         """
+        if source.dim() != 2 or target.dim() != 2:
+            shapes = f"{tuple(source.shape)} and {tuple(target.shape)}"
+            raise UserError(f"source and target must be (sentences, tokens), not {shapes}")
         begin = torch.full_like(target[:, :1], self.settings.end)
         return _loss(self(source, torch.cat([begin, target[:, :-1]], 1)), target, self.decoder, label_smoothing)
 

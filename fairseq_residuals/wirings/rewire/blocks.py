@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -49,6 +49,10 @@ class SubLayerNames:
     """
     norm_beside: str = ""
     """Norm of that FFN, where it has its own; ``norm`` is attention's. Both stay where they are."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UserError(f"kind={self.kind!r} of a sub-layer is unknown; valid are {', '.join(get_args(Kind))}")
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -120,10 +124,10 @@ class Blocks:
         """
         modules = dict(layer.named_modules())
         for sublayers in (self.sublayers, *self.others):
-            if _fits(sublayers, layer, modules):
+            if not _missing(sublayers, layer, modules):
                 return tuple(_shown(sub, modules) for sub in sublayers)
-        wanted = {name for sub in self.sublayers for name in sub.needs}
-        raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - modules.keys() - {''}))}")
+        missing = _missing(self.sublayers, layer, modules)
+        raise UserError(f"a layer of {self.layers} has no {' and no '.join(missing)}")
 
 
 UNCALLED = nn.ModuleList, nn.ModuleDict
@@ -173,10 +177,11 @@ def unknown_layers(model: nn.Module) -> UserError:
     )
 
 
-def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, modules: Mapping[str, nn.Module]) -> bool:
-    wanted = {name for sub in sublayers for name in sub.needs if name}
-    attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if name}
-    return wanted <= modules.keys() and all(hasattr(layer, name) for name in attributes)
+def _missing(sublayers: Sequence[SubLayerNames], layer: nn.Module, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Return the names of modules and attributes that a layer would need, and does not have."""
+    wanted = {name for sub in sublayers for name in sub.needs if name not in modules}
+    attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if not hasattr(layer, name)}
+    return sorted((wanted | attributes) - {""})
 
 
 def _shown(sub: SubLayerNames, modules: Mapping[str, nn.Module]) -> SubLayerNames:

@@ -245,6 +245,8 @@ def _check_weights(model: nn.Module) -> None:
 
 def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
     """Refuse layers that do not all run, or not in one place, for the stream is no argument of theirs."""
+    for blocks in known:
+        _check_names(model, blocks)
     names: dict[nn.Module, str] = {}
     for name in _norms(model, known):
         norm = model.get_submodule(name)
@@ -263,6 +265,21 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
         devices = {p.device for p in model.get_submodule(blocks.layers).parameters()}
         if len(devices) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
+
+
+def _check_names(model: nn.Module, blocks: Blocks) -> None:
+    """Refuse names of nothing in the model, and projections that no layer has."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name in (blocks.layers, blocks.norm):
+        if name not in modules:
+            raise UserError(f"{type(model).__name__} has no {name}")
+    layers = _layers(model, [blocks])
+    if not layers:
+        raise UserError(f"{blocks.layers} of {type(model).__name__} holds no layers")
+    for sub in itertools.chain(blocks.sublayers, *blocks.others):
+        for name in filter(None, (sub.query, sub.key, sub.value, sub.inner)):
+            if not any(f"{layer}.{name}" in modules for layer in layers):
+                raise UserError(f"no layer of {blocks.layers} has {name}")
 
 
 def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str) -> list[Rewiring]:

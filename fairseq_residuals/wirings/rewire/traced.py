@@ -310,7 +310,7 @@ def _branch(layer: Call, x: Tensor | None, norm: str, norms: list[Call], calls: 
     inner = _last_linear(calls, leave.returned) or _last_linear(enter.inside, enter.returned)
     name = enter.name[within:]
     query, key, value = (
-        next((f"{name}.{usual}" for usual in names if hasattr(enter.module, usual)), "") for names in PROJECTIONS
+        next((f"{name}.{usual}" for usual in names if usual in enter.module._modules), "") for names in PROJECTIONS
     )
     left = "" if leave is enter else leave.name[within:]
     function: Any = "" if norm else _function(enter.given, x)
