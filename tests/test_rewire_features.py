@@ -107,6 +107,13 @@ def test_what_an_error_in_a_pass_left_is_not_copied() -> None:
     assert len(pickle.dumps(model)) < 1.1 * len(pickle.dumps(rewired("llama", "mudd", {})))
     other = copy.deepcopy(model)
     assert torch.equal(other(**example("llama")).logits, model(**example("llama")).logits)
+    model.model.layers[1].mlp.register_forward_pre_hook(lambda *args: 1 / 0)
+    hidden = torch.randn(2, 9, 32)
+    with pytest.raises(ZeroDivisionError):
+        model(**example("llama"))
+    with pytest.raises(UserError, match="or again after an error in it"):
+        model.model.norm(hidden)
+    assert model.model.norm(hidden).shape == hidden.shape
 
 
 @REWIRED

@@ -233,6 +233,7 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
         ({"padding": 20}, "padding=20 is no token of a vocabulary of 20"),
         ({"padding": 2, "end": 2}, "padding and end are both token 2"),
         ({"heads": 3}, "dim=16 is not divisible by heads=3"),
+        ({"max_positions": 5}, "with positions='sinusoidal' does nothing"),
         ({"positions": "relative"}, "positions='relative' is unknown; valid are sinusoidal, learned, none"),
         ({"variant": "transparent_attention"}, "cannot be used there"),
         ({"variant": "complete_p", "options": {"mup": True}}, "option mup has embeddings that do not grow with dim"),

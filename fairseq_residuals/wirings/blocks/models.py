@@ -401,6 +401,10 @@ def _stack_settings(
     positions = given.pop("positions", "none" if given.get("rotary") else "sinusoidal")
     if positions not in get_args(Positions):
         raise UserError(f"positions={positions!r} is unknown; valid are {', '.join(get_args(Positions))}")
+    if "max_positions" in given and positions != "learned":
+        raise UserError(
+            f"max_positions is the number of learned positions, and with positions={positions!r} does nothing"
+        )
     own: dict[str, Any] = {
         "max_positions": given.pop("max_positions", 1024),
         "input_dim": given.pop("input_dim", dim),

@@ -169,7 +169,7 @@ class Rewiring(nn.Module):
         if run.below < len(self.layers) or run.passed is None:
             raise UserError(
                 f"the last of {self.blocks.layers} did not run when {self.blocks.norm} was called: a wiring needs all"
-                " layers, in order; call the norm yourself once the model has returned"
+                " layers, in order; call the norm yourself once the model has returned, or again after an error in it"
             )
         if run.passed is not x and x.shape == run.passed.shape and differs(x, run.passed):
             raise self._changed(f"above {self.blocks.layers}")
