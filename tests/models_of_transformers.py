@@ -40,41 +40,32 @@ BARE = {
     name: DECODER[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 }
 IMAGES: dict[str, Any] = BARE | {"image_size": 16, "patch_size": 4}
+GEMMA = {
+    **{"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4},
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+GPT = {
+    **{"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "bos_token_id": 1},
+    **{"eos_token_id": 2, "pad_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+}
+WAV2VEC2 = {
+    **{"conv_dim": (8, 8), "conv_kernel": (3, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2},
+    **{"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0, "layerdrop": 0.0},
+}
+T5 = {
+    **{"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4},
+    **{"decoder_start_token_id": 0, "dropout_rate": 0.0},
+}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def _gemma() -> Any:
-    own = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4}
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**DECODER, **own, layer_types=kinds))
-
-
-def _t5() -> Any:
-    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4}
-    own = {"decoder_start_token_id": 0, "dropout_rate": 0.0}
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **own))
-
-
-def _vit() -> Any:
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**IMAGES, **NO_DROPOUT))
-
-
-def wav2vec2(**own: Any) -> Any:
-    sizes = {"conv_dim": (8, 8), "conv_kernel": (3, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2}
-    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    no_masks = {"mask_time_prob": 0.0, "layerdrop": 0.0}
-    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**BARE, **sizes, **positions, **no_masks, **own))
+def built(model: str, config: str, **own: Any) -> Callable[..., Any]:
+    """A function that builds a model of a config, by their names."""
+    return lambda **sizes: getattr(transformers, model)(getattr(transformers, config)(**own | sizes))
 
 
 def causal(family: str, **own: Any) -> Callable[..., Any]:
-    config, model = getattr(transformers, f"{family}Config"), getattr(transformers, f"{family}ForCausalLM")
-    return lambda **sizes: model(config(**DECODER | own | sizes))
-
-
-def _gpt(model: Any, config: Any, **more: int) -> Any:
-    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
-    own = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-    return model(config(**sizes, **own, **more, attn_pdrop=0.0))
+    return built(f"{family}ForCausalLM", f"{family}Config", **DECODER | own)
 
 
 BUILDERS: dict[str, Callable[..., Any]] = {
@@ -83,16 +74,17 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     # heads wider than the stream
     "qwen3": causal("Qwen3", num_key_value_heads=2, head_dim=16),
     "olmo2": causal("Olmo2"),
-    "gemma3": _gemma,
+    "gemma3": built("Gemma3ForCausalLM", "Gemma3TextConfig", **DECODER, **GEMMA),
     # attention and FFN side by side, with one norm or two
-    "gptj": lambda: _gpt(transformers.GPTJForCausalLM, transformers.GPTJConfig, rotary_dim=4),
+    "gptj": built("GPTJForCausalLM", "GPTJConfig", **GPT, rotary_dim=4),
     "gpt_neox": causal("GPTNeoX", hidden_dropout=0.0),
-    "gpt2": lambda: _gpt(transformers.GPT2LMHeadModel, transformers.GPT2Config),
-    "vit": _vit,
-    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**DECODER, **NO_DROPOUT)),
-    "t5": _t5,
-    "bart": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(**PAIR)),
-    "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**PAIR)),
+    "gpt2": built("GPT2LMHeadModel", "GPT2Config", **GPT),
+    "vit": built("ViTForImageClassification", "ViTConfig", **IMAGES, **NO_DROPOUT),
+    "bert": built("BertForMaskedLM", "BertConfig", **DECODER, **NO_DROPOUT),
+    "wav2vec2": built("Wav2Vec2Model", "Wav2Vec2Config", **BARE, **WAV2VEC2),
+    "t5": built("T5ForConditionalGeneration", "T5Config", **T5),
+    "bart": built("BartForConditionalGeneration", "BartConfig", **PAIR),
+    "marian": built("MarianMTModel", "MarianConfig", **PAIR),
 }
 POST_NORM = ("bert", "bart", "marian")
 """Models whose norms follow the sums."""

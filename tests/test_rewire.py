@@ -17,52 +17,17 @@ from fairseq_residuals.wirings.rewire.layers import width_of
 from fairseq_residuals.wirings.rewire.outputs import example_for
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
-from tests.models_of_transformers import (
-    BUILDERS,
-    DECODER,
-    IMAGES,
-    POST_NORM,
-    causal,
-    example,
-    perturb,
-    tiny,
-    transformers,
-    wav2vec2,
-)
+from tests.models_of_transformers import BUILDERS, DECODER, IMAGES, POST_NORM, built, causal, example, perturb, tiny
 from tests.rotation import rotated
 
 KEPT = [
-    "attention_residuals",
-    "backout",
-    "delta_attnres",
-    "dense_former",
-    "dlcl_pre",
-    "frac_connections",
-    "gated_residual",
-    "hyper_connections",
-    "identity_hc",
-    "laurel_lr",
-    "laurel_pa",
-    "laurel_rw",
-    "layer_scale",
-    "mhc",
-    "mudd",
-    "pre_ln",
-    "re_zero",
-    "t_fixup",
-    "unet_skip",
-    "x0_lambdas",
-    "zaya_residual",
+    *("attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_pre", "frac_connections"),
+    *("gated_residual", "hyper_connections", "identity_hc", "laurel_lr", "laurel_pa", "laurel_rw", "layer_scale"),
+    *("mhc", "mudd", "pre_ln", "re_zero", "t_fixup", "unet_skip", "x0_lambdas", "zaya_residual"),
 ]
 """Wirings that start as a Pre-LN model by options and values, or of themselves."""
 SOME = ("attention_residuals", "hyper_connections", "mudd")
-REASONS = (
-    "cannot be used there",
-    "has to see",
-    "use build_stack",
-    "several times",
-    "the place of the FFN",
-)
+REASONS = ("cannot be used there", "has to see", "use build_stack", "several times", "the place of the FFN")
 """Why a wiring has no meaning in layers of somebody else."""
 ONE_MATRIX = {("gpt2", "mudd"): "GPT2Attention", ("gpt_neox", "mudd"): "GPTNeoXLayer"}
 """What does not show queries, keys or values, which one matrix makes there."""
@@ -105,77 +70,44 @@ LINEAR = {
     **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "linear_num_value_heads": 4},
     **{"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
 }
-EXPERTS = {
-    **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48},
-    **{"num_local_experts": 2, "interleave_moe_layer_step": 2},
+MAMBA = {
+    **{"vocab_size": 50, "num_hidden_layers": 3, "hidden_size": 32, "state_size": 8, "num_heads": 4, "head_dim": 16},
+    **{"n_groups": 1, "chunk_size": 4},
 }
-MAMBA = {"hidden_size": 32, "state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1}
 GRANITE = {
     **{"num_key_value_heads": 2, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "shared_intermediate_size": 16},
     **{"num_local_experts": 2, "num_experts_per_tok": 1, "residual_multiplier": 0.3},
 }
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
-    "layers return lists": (
-        lambda: transformers.OpenAIGPTLMHeadModel(
-            transformers.OpenAIGPTConfig(vocab_size=50, n_embd=32, n_layer=3, n_head=4)
-        ),
-        "post_ln",
-    ),
+    "layers return lists": (built("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", **DECODER), "post_ln"),
     "no norm in one place": (
-        lambda: transformers.ModernBertForMaskedLM(
-            transformers.ModernBertConfig(**DECODER, cls_token_id=1, sep_token_id=2)
-        ),
+        built("ModernBertForMaskedLM", "ModernBertConfig", **DECODER, cls_token_id=1, sep_token_id=2),
         "hyper_connections",
     ),
     "norms without parameters": (causal("Olmo"), "gated_residual"),
     "branches that are multiplied": (causal("Granite", num_key_value_heads=2, residual_multiplier=0.3), "mudd"),
-    "norms before and after branches that are multiplied": (
-        causal("HyperCLOVAX", num_key_value_heads=2, use_post_norm=True, residual_multiplier=0.3),
-        "attention_residuals",
-    ),
-    "experts that return all positions in one row": (
-        lambda: transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(**DECODER | EXPERTS)),
-        "mudd",
-    ),
     "experts beside an FFN, multiplied": (causal("GraniteMoeHybrid", **GRANITE), "attention_residuals"),
     "an FFN that sees all in one row": (causal("OPT", ffn_dim=48, word_embed_proj_dim=32), "attention_residuals"),
-    "one sub-layer in a layer": (
-        lambda: transformers.Mamba2ForCausalLM(
-            transformers.Mamba2Config(vocab_size=50, num_hidden_layers=3, **MAMBA, chunk_size=4)
-        ),
-        "attention_residuals",
-    ),
+    "one sub-layer in a layer": (built("Mamba2ForCausalLM", "Mamba2Config", **MAMBA), "attention_residuals"),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
-    "names of branches side by side": (causal("VaultGemma", num_key_value_heads=2, head_dim=8), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
     "linear attention in three layers of four": (
-        lambda: transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**DECODER | LINEAR)),
+        built("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", **DECODER | LINEAR),
         "attention_residuals",
     ),
-    "linear maps that hold another": (
-        lambda: transformers.MoshiForCausalLM(transformers.MoshiConfig(**DECODER, head_dim=8, ffn_dim=96)),
-        "hyper_connections",
-    ),
+    "linear maps that hold another": (causal("Moshi", head_dim=8, ffn_dim=96), "hyper_connections"),
     "a norm that runs below the layers as well": (causal("NanoChat", num_key_value_heads=2), "mudd"),
     "norms first, with BERT's names": (
-        lambda: transformers.EsmForMaskedLM(transformers.EsmConfig(**DECODER, mask_token_id=3, token_dropout=False)),
+        built("EsmForMaskedLM", "EsmConfig", **DECODER, mask_token_id=3, token_dropout=False),
         "hyper_connections",
     ),
-    "norms after sums, with names of its own": (
-        lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**DECODER, hidden_dim=48)),
-        "post_ln",
-    ),
     # their last norms are beside what holds the layers
-    "CLIP's text": (lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**DECODER)), "attention_residuals"),
-    "DINOv2": (
-        lambda: transformers.Dinov2Model(transformers.Dinov2Config(**IMAGES, layerscale_value=0.3)),
-        "attention_residuals",
-    ),
-    "SigLIP": (lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**IMAGES)), "hyper_connections"),
-    "wav2vec 2.0": (wav2vec2, "post_ln"),
+    "CLIP's text": (built("CLIPTextModel", "CLIPTextConfig", **DECODER), "attention_residuals"),
+    "DINOv2": (built("Dinov2Model", "Dinov2Config", **IMAGES, layerscale_value=0.3), "attention_residuals"),
+    "wav2vec 2.0": (BUILDERS["wav2vec2"], "post_ln"),
     "wav2vec 2.0 with norms first": (
-        lambda: wav2vec2(do_stable_layer_norm=True, feat_extract_norm="layer"),
+        lambda: BUILDERS["wav2vec2"](do_stable_layer_norm=True, feat_extract_norm="layer"),
         "attention_residuals",
     ),
 }
@@ -187,12 +119,7 @@ def test_other_models(name: str) -> None:
     torch.manual_seed(0)
     make, variant = OTHERS[name]
     model = make().eval()
-    inputs = {
-        "input_ids": torch.randint(3, 50, (2, 9)),
-        "pixel_values": torch.randn(2, 3, 16, 16),
-        "input_values": torch.randn(2, 400),
-    }
-    batch = {model.main_input_name: inputs[model.main_input_name]}
+    batch = {"input_values": torch.randn(2, 400)} if "wav2vec" in name else example_for(model)
     perturb(model)
     with torch.no_grad():
         before = model(**batch)[0]
@@ -405,31 +332,23 @@ def framework() -> Framework:
     return Framework(build_stack("pre_ln", depth=2, dim=16, heads=2, ffn_dim=32))
 
 
-def test_heads_may_be_wider_than_their_share_of_the_stream() -> None:
-    """HybridNorm normalises each head of 16 channels, of which four make 64 of a stream of 32."""
-    model, queries = rewire(tiny("qwen3"), "hybrid_norm", start="paper"), []
-    model.model.layers[0].self_attn.q_proj.register_forward_hook(lambda *call: queries.append(call[2]))
-    outputs(model, "qwen3")
-    size = queries[0].unflatten(-1, (4, 16)).square().mean(-1)
-    torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-3, atol=1e-3)
-    with pytest.raises(UserError, match="say how many heads it has"):
-        rewire(framework(), "hybrid_norm", batch=torch.randn(2, 5, 16), blocks=replace(described(), heads=0))
-
-
-def test_layers_may_be_as_wide_as_they_like() -> None:
+def test_heads_and_ffns_may_be_as_wide_as_they_like() -> None:
+    """HybridNorm normalises each head; those of the second layer, of 16 channels, make 32 of a stream of 16."""
     model: Any = framework().eval()
-    attn, x = model.blocks[1].attn, torch.randn(2, 5, 16)
-    attn.q_proj, attn.k_proj, attn.v_proj = (nn.Linear(16, 32) for _ in range(3))
-    attn.out_proj, model.blocks[1].fc1, model.blocks[1].fc2 = nn.Linear(32, 16), nn.Linear(16, 64), nn.Linear(64, 16)
+    block, x = model.blocks[1], torch.randn(2, 5, 16)
+    block.attn.q_proj, block.attn.k_proj, block.attn.v_proj = (nn.Linear(16, 32) for _ in range(3))
+    block.attn.out_proj, block.fc1, block.fc2 = nn.Linear(32, 16), nn.Linear(16, 64), nn.Linear(64, 16)
     rewire(copy.deepcopy(model), "normformer", start="paper", batch=x, blocks=described())(x)
+    with pytest.raises(UserError, match="say how many heads it has"):
+        rewire(model, "hybrid_norm", batch=x, blocks=replace(described(), heads=0))
     rewire(model, "hybrid_norm", {"norm_type": "rms"}, start="paper", batch=x, blocks=described())
-    for block, width in zip(model.blocks, (8, 16), strict=True):
-        block.attn.q_proj.register_forward_hook(
-            lambda *call, width=width: torch.testing.assert_close(
-                call[2].unflatten(-1, (2, width)).square().mean(-1), torch.ones(2, 5, 2), rtol=1e-3, atol=1e-3
-            )
-        )
+    queries: list[Tensor] = []
+    for block in model.blocks:
+        block.attn.q_proj.register_forward_hook(lambda *call: queries.append(call[2]))
     model(x)
+    for query in queries:
+        size = query.unflatten(-1, (2, -1)).square().mean(-1)
+        torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-3, atol=1e-3)
 
 
 def test_a_model_that_is_not_trained() -> None:
@@ -467,20 +386,21 @@ def test_several_wirings_in_one_stack(wirings: str) -> None:
     assert (outputs(model, "llama") - before).abs().max() <= 1e-3 * before.std()
 
 
-def test_the_models_are_known() -> None:
-    models = {name: tiny(name) for name in ("llama", "t5", "bert", "vit")}
-    found = {name: trace_blocks(model, example_for(model)) for name, model in models.items()}
-    places = {name: [(blocks.stack, blocks.layers) for blocks in of_model] for name, of_model in found.items()}
-    assert places == {
-        "llama": [("decoder", "model.layers")],
-        "t5": [("encoder", "encoder.block"), ("decoder", "decoder.block")],
-        "bert": [("encoder", "bert.encoder.layer")],
-        "vit": [("encoder", "vit.layers")],
-    }
-    for blocks, model in ((blocks, models[name]) for name, of_model in found.items() for blocks in of_model):
-        layer = next(model.get_submodule(blocks.layers).children())
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("llama", {"decoder": "model.layers"}),
+        ("t5", {"encoder": "encoder.block", "decoder": "decoder.block"}),
+        ("bert", {"encoder": "bert.encoder.layer"}),
+        ("vit", {"encoder": "vit.layers"}),
+    ],
+)
+def test_where_layers_are(name: str, places: dict[str, str]) -> None:
+    found = trace_blocks(tiny(name), example_for(tiny(name)))
+    assert {blocks.stack: blocks.layers for blocks in found} == places
+    for blocks in found:
+        layer = next(tiny(name).get_submodule(blocks.layers).children())
         assert width_of(layer.get_submodule(blocks.sublayers[-1].inner)) == 48  # of the FFN, inside
-    assert sum(isinstance(m, Rewiring) for m in rewire(tiny("t5"), "hyper_connections").modules()) == 2
 
 
 class NanoBlock(nn.Module):
@@ -498,10 +418,7 @@ class NanoBlock(nn.Module):
 
 def test_a_decoder_of_a_pair_alone() -> None:
     """DeepNet's constants are those of a decoder with cross-attention, three sub-layers a layer."""
-    words, memory = torch.randint(3, 50, (2, 9)), torch.randn(2, 7, 32)
-    models = [tiny("bart") for _ in range(2)]
-    rewire(models[0], "deepnet", start="paper")
-    batch = {"input_ids": words, "encoder_hidden_states": memory}
-    rewire(models[1].model.decoder, "deepnet", start="paper", batch=batch)
-    outs = [model.model.decoder(**batch).last_hidden_state for model in models]
-    torch.testing.assert_close(*outs)
+    batch = {"input_ids": torch.randint(3, 50, (2, 9)), "encoder_hidden_states": torch.randn(2, 7, 32)}
+    decoder = rewire(tiny("bart"), "deepnet", start="paper").model.decoder
+    alone = rewire(tiny("bart").model.decoder, "deepnet", start="paper", batch=batch)
+    torch.testing.assert_close(alone(**batch)[0], decoder(**batch)[0])

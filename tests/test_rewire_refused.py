@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
-from tests.models_of_transformers import BARE, DECODER, IMAGES, PAIR, causal, tiny, transformers, wav2vec2
+from fairseq_residuals.wirings.rewire.outputs import example_for
+from fairseq_residuals.wirings.rewire.traced import trace_blocks
+from tests.models_of_transformers import BARE, DECODER, IMAGES, PAIR, built, causal, tiny
 from tests.test_rewire import OTHERS, Attention, Block, SideBySide, described, framework, outputs
 
 
@@ -24,49 +26,32 @@ def test_branches_in_another_order_are_refused() -> None:
     model.blocks = nn.ModuleList(SideBySide(block, nn.LayerNorm(16)) for block in model.blocks)
     blocks = Blocks("blocks", (SubLayerNames("self", "", "fc2", "norm", beside="attn"),), "norm")
     with pytest.raises(UserError, match="attn ran before fc2: exchange the two"):
-        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=blocks)
+        rewire(model, "pre_ln", batch=X, blocks=blocks)
 
 
 def test_layers_that_compute_something_else_are_refused() -> None:
     """Doge has the names of Llama, and learns what its residual connections are multiplied by, from 1 on."""
     model = causal("Doge", num_key_value_heads=2)().eval()
+    (llama,) = trace_blocks(tiny("llama"), example_for(tiny("llama")))
     for blocks, seen in (
         (None, r"are seen to compute x \+ F\(norm\(x\)\), or norm"),
-        (LLAMA, "do not compute x .*, nor"),
+        (llama, "do not compute x .*, nor"),
     ):
         for start in ("keep", "paper"):
             with pytest.raises(UserError, match=seen):
                 rewire(model, "hyper_connections", start=start, blocks=blocks)  # type: ignore[arg-type]
 
 
-LLAMA = Blocks(
-    "model.layers",
-    (
-        SubLayerNames("self", "self_attn", norm="input_layernorm"),
-        SubLayerNames("ffn", "mlp", norm="post_attention_layernorm"),
-    ),
-    "model.norm",
-)
-IBERT = Blocks(
-    "encoder.layer",
-    (
-        SubLayerNames("self", "attention.self", "attention.output.dropout", "attention.output.LayerNorm"),
-        SubLayerNames("ffn", "intermediate", "output.dropout", "output.LayerNorm"),
-    ),
-)
-LONGCAT = causal("LongcatFlash", num_layers=2, num_hidden_layers=4)
+def own(**change: Any) -> dict[str, Any]:
+    """Arguments for a framework whose attention is described with a change."""
+    attention, ffn = described().sublayers
+    return {"batch": X, "blocks": replace(described(), sublayers=(replace(attention, **change), ffn))}
+
+
+llama, X = partial(tiny, "llama"), torch.randn(2, 5, 16)
+IBERT = Blocks("encoder.layer", (SubLayerNames("self", "attention.self", norm="attention.output.LayerNorm"),))
+MAMBA, _ = OTHERS["one sub-layer in a layer"]
 SCALED = {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}}
-
-
-def mamba_in_half_precision() -> Any:
-    make, _ = OTHERS["one sub-layer in a layer"]
-    return make().to(torch.bfloat16)
-
-
-def bart_that_skips() -> Any:
-    model = tiny("bart")
-    model.model.encoder.layerdrop = 0.1
-    return model
 
 
 def framework_that_pools() -> Any:
@@ -74,37 +59,26 @@ def framework_that_pools() -> Any:
     return model
 
 
-def wav2vec2_that_skips() -> Any:
-    model = wav2vec2()
-    model.config.layerdrop = 0.1
-    return model
-
-
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
+        (llama, {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
         (
             lambda: nn.Linear(2, 2),
             {"batch": torch.ones(1, 2)},
             r"no layers of Linear are seen to compute x \+ F\(norm\(x\)\), or norm\(x \+ F\(x\)\); describe",
         ),
-        (
-            lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)),
-            {"blocks": IBERT},
-            "a norm of IBertLayer returns more",
-        ),
-        (lambda: tiny("llama"), {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
-        (lambda: tiny("llama"), {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),
+        (built("IBertModel", "IBertConfig", **DECODER), {"blocks": IBERT}, "a norm of IBertLayer returns more"),
+        (llama, {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
+        (llama, {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),
         # the second of its feature maps
         (
-            lambda: transformers.Dinov2Backbone(transformers.Dinov2Config(**IMAGES, out_indices=[1, 3])),
+            built("Dinov2Backbone", "Dinov2Config", **IMAGES, out_indices=[1, 3]),
             {"variant": "layernorm_scaling"},
             "outputs differ by",
         ),
-        (framework_that_pools, {"blocks": described(), "batch": torch.randn(2, 5, 16)}, "of several shapes, \\(2, 5"),
-        (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
-        (LONGCAT, {}, ": model.layers has layers of mlp, self_attn, mlps"),
+        (framework_that_pools, {"blocks": described(), "batch": X}, "of several shapes, \\(2, 5"),
+        (llama, {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
         (
             lambda: tiny("gpt_neox"),
             {"start": "paper"},
@@ -112,50 +86,44 @@ def wav2vec2_that_skips() -> Any:
         ),
         (
             lambda: nn.Sequential(framework(), framework()),
-            {"batch": torch.randn(2, 5, 16)},
+            {"batch": X},
             "Sequential has layers in several places, 0.blocks, 1.blocks",
         ),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
         (lambda: tiny("llama").to("meta"), {}, "the model has no weights yet, or they are offloaded"),
-        (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
+        (llama, {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
         (framework, {"blocks": described()}, "give batch="),
-        (lambda: transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**BARE)), {}, "give batch="),
         # whose input is called words
-        (lambda: transformers.Idefics3VisionTransformer(transformers.Idefics3VisionConfig(**BARE)), {}, "give batch="),
+        (built("Idefics3VisionTransformer", "Idefics3VisionConfig", **BARE), {}, "give batch="),
+        (framework, own(norm="", function="norm"), "function='norm' is unknown; valid are rms_norm, layer_norm"),
+        (lambda: own(kind="attn"), {}, "kind='attn' of a sub-layer is unknown; valid are self, cross, ffn"),
+        (framework, own(enter="attention"), "a layer of blocks has no attention"),
+        (framework, own(dropout="drp"), "a layer of blocks has no drp"),
+        (framework, own(scale="gain"), "a layer of blocks has no gain"),
+        (framework, own(inner="attn.out"), "no layer of blocks has attn.out"),
+        (framework, {"batch": X, "blocks": replace(described(), layers="block")}, "Framework has no block"),
+        (framework, {"batch": X, "blocks": replace(described(), layers="norm")}, "norm of Framework holds no layers"),
+        (framework, {"batch": X, "blocks": replace(described(), norm="nrm")}, "Framework has no nrm"),
         (
-            framework,
-            {
-                "blocks": replace(described(), sublayers=(SubLayerNames("self", "attn", function="norm"),)),  # type: ignore[arg-type]
-                "batch": torch.randn(2, 5, 16),
-            },
-            "function='norm' is unknown; valid are rms_norm, layer_norm",
-        ),
-        (
-            framework,
-            {
-                "blocks": replace(described(), sublayers=(SubLayerNames("self", "attention", norm="norm1"),)),
-                "batch": torch.randn(2, 5, 16),
-            },
-            "a layer of blocks has no attention",
-        ),
-        (
-            lambda: transformers.PegasusXForConditionalGeneration(
-                transformers.PegasusXConfig(**PAIR, num_global_tokens=4)
-            ),
+            built("PegasusXForConditionalGeneration", "PegasusXConfig", **PAIR, num_global_tokens=4),
             {},
             "has an encoder and a decoder, and of these model.decoder.layers alone",
         ),
-        (bart_that_skips, {}, "BartEncoder skips layers in training"),
-        (wav2vec2_that_skips, {"batch": torch.randn(2, 400)}, "Wav2Vec2Encoder skips layers in training"),
+        (partial(tiny, "bart", encoder_layerdrop=0.1), {}, "BartEncoder skips layers in training"),
+        (partial(tiny, "wav2vec2", layerdrop=0.1), {"batch": torch.randn(2, 400)}, "Wav2Vec2Encoder skips layers in"),
         # sums of bfloat16 would lose what Mamba keeps
-        (mamba_in_half_precision, {}, "keep the stream in single precision, which a wiring has in torch.bfloat16"),
+        (
+            lambda: MAMBA().to(torch.bfloat16),
+            {},
+            "keep the stream in single precision, which a wiring has in torch.bfloat16",
+        ),
         # its experts are in one module, and the norm of their activations would never run
         (
             causal("Mixtral", num_key_value_heads=2, num_local_experts=2),
             {"variant": "normformer", "start": "paper"},
             "normformer has to see the activations of the FFN",
         ),
-        (lambda: tiny("llama"), SCALED, "ScaleNorm cannot take what the model's LlamaRMSNorm has learned"),
+        (llama, SCALED, "ScaleNorm cannot take what the model's LlamaRMSNorm has learned"),
         (lambda: tiny("gpt2"), SCALED, "ScaleNorm cannot take what the model's LayerNorm has learned"),
         (
             lambda: tiny("vit"),
@@ -167,28 +135,6 @@ def wav2vec2_that_skips() -> Any:
 def test_refused(make: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         rewire(make(), **{"variant": "hyper_connections"} | arguments)
-
-
-def misnamed(**change: Any) -> Blocks:
-    attention, ffn = described().sublayers
-    return replace(described(), sublayers=(replace(attention, **change), ffn))
-
-
-@pytest.mark.parametrize(
-    ("describe", "message"),
-    [
-        (lambda: replace(described(), layers="block"), "Framework has no block"),
-        (lambda: replace(described(), layers="norm"), "norm of Framework holds no layers"),
-        (lambda: replace(described(), norm="nrm"), "Framework has no nrm"),
-        (partial(misnamed, dropout="drp"), "a layer of blocks has no drp"),
-        (partial(misnamed, scale="gain"), "a layer of blocks has no gain"),
-        (partial(misnamed, inner="attn.out"), "no layer of blocks has attn.out"),
-        (partial(misnamed, kind="attn"), "kind='attn' of a sub-layer is unknown; valid are self, cross, ffn"),
-    ],
-)
-def test_words_that_nothing_is_called(describe: Callable[[], Blocks], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        rewire(framework(), "pre_ln", batch=torch.randn(2, 5, 16), blocks=describe())
 
 
 def test_chunks_of_positions_are_refused() -> None:
@@ -260,7 +206,7 @@ def test_a_norm_s_own_kernel_is_called_and_comes_back() -> None:
 def test_sub_layers_in_another_order_are_refused() -> None:
     other = replace(described(), sublayers=described().sublayers[::-1])
     with pytest.raises(UserError, match="describe sub-layers in the order in which they run"):
-        rewire(framework(), "b2t", start="paper", batch=torch.randn(2, 5, 16), blocks=other)
+        rewire(framework(), "b2t", start="paper", batch=X, blocks=other)
 
 
 def test_copies_in_threads_are_refused() -> None:
@@ -289,7 +235,7 @@ def test_the_inside_of_attention_has_to_be_shown() -> None:
     hidden = replace(described(), sublayers=(replace(attention, query="", value=""), ffn))
     model = framework().eval()
     with pytest.raises(UserError, match="hybrid_norm has to see the queries after their projection and the values"):
-        rewire(model, "hybrid_norm", start="paper", batch=torch.randn(2, 5, 16), blocks=hidden)
+        rewire(model, "hybrid_norm", start="paper", batch=X, blocks=hidden)
 
 
 @pytest.mark.parametrize("wiring", ["sub_ln", "hybrid_norm", "mudd"])
@@ -301,7 +247,7 @@ def test_linear_maps_have_to_be_called(wiring: str, monkeypatch: pytest.MonkeyPa
         return self.out_proj.forward(nn.functional.scaled_dot_product_attention(q, k, v))  # type: ignore[no-any-return]
 
     monkeypatch.setattr(Attention, "forward", forward)
-    model, x = framework().eval(), torch.randn(2, 5, 16)
+    model, x = framework().eval(), X
     with pytest.raises(UserError, match="of attention, which Block does not show"):
         rewire(model, wiring, start="paper", batch=x, blocks=described())
     rewire(model, "hyper_connections", batch=x, blocks=described())
@@ -331,7 +277,7 @@ class StochasticDepth(nn.Module):
 )
 def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
     """Though the outputs that are compared are those of evaluation, where dropout does nothing."""
-    model, x = computing(lambda block, x: x + drop(block.attn(block.norm1(x)))), torch.randn(2, 5, 16)
+    model, x = computing(lambda block, x: x + drop(block.attn(block.norm1(x)))), X
     for block in model.blocks:
         block.drop = drop if isinstance(drop, nn.Module) else 0.1
     with pytest.raises(UserError, match="do not compute x"):
@@ -352,7 +298,7 @@ def test_a_function_of_stochastic_depth_that_is_left_out_is_seen(draws: Callable
     model = computing(drops)
     modes = [module.training for module in model.modules()]
     with pytest.raises(UserError, match="do not compute x"):
-        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
+        rewire(model, "pre_ln", batch=X, blocks=described())
     assert [module.training for module in model.modules()] == modes
 
 
@@ -365,8 +311,8 @@ def test_maps_that_start_at_zero_hide_nothing() -> None:
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     wrong = replace(described(), sublayers=tuple(replace(sub, norm="") for sub in described().sublayers))
     with pytest.raises(UserError, match="do not compute"):
-        rewire(model, "hyper_connections", batch=torch.randn(2, 5, 16), blocks=wrong)
-    rewire(model, "hyper_connections", batch=torch.randn(2, 5, 16), blocks=described())
+        rewire(model, "hyper_connections", batch=X, blocks=wrong)
+    rewire(model, "hyper_connections", batch=X, blocks=described())
     assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
 
 
@@ -376,7 +322,7 @@ def test_weights_that_start_at_one_and_zero_hide_nothing() -> None:
     for block in model.blocks:
         block.weights = nn.Parameter(torch.stack([torch.ones(16), torch.zeros(16)]))
     with pytest.raises(UserError, match="do not compute x"):
-        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
+        rewire(model, "pre_ln", batch=X, blocks=described())
     assert all(torch.equal(block.weights[:, 0], torch.tensor([1.0, 0.0])) for block in model.blocks)
 
 
@@ -385,12 +331,12 @@ def test_one_norm_of_several_places_is_refused() -> None:
     for block in model.blocks:
         block.norm1 = model.blocks[0].norm1
     with pytest.raises(UserError, match="norm1 are one norm"):
-        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
+        rewire(model, "pre_ln", batch=X, blocks=described())
 
 
 def test_what_ends_the_comparison_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that is none below a norm that is one, and Ctrl-C while weights are drawn."""
-    model, x = framework().eval(), torch.randn(2, 5, 16)
+    model, x = framework().eval(), X
     before, weights = model(x), copy.deepcopy(model.state_dict())
     attention, ffn = described().sublayers
     wrong = replace(ffn, norm="", function="norm")  # type: ignore[arg-type]
