@@ -306,7 +306,6 @@ def test_layerdrop_skips_layers_in_training() -> None:
         ({"memory_dim": 8}, "memory_dim has no meaning for task=language_model"),
         ({"ffn": "geluu"}, "ffn='geluu' is unknown (did you mean gelu?)"),
         ({"dropout": 1.5}, "dropout=1.5 is no probability from 0 to 1"),
-        ({"dropout": True}, "dropout=True is no probability from 0 to 1"),
         ({"dropout": "0.1"}, "dropout='0.1' is no probability from 0 to 1"),
         ({"variant": "backout", "options": {"middle": 2}}, "middle=2: the layers of this decoder are 0 to 1"),
         ({"variant": "two_lane", "options": {"split": 2}}, "split=2: the layers of this decoder are 0 to 1"),

@@ -239,7 +239,7 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
         ({"variant": "complete_p", "options": {"mup": True}}, "option mup has embeddings that do not grow with dim"),
         ({"tied": 1}, "share_input_output of the model's settings must be true or false"),
         ({"vocabulary": 3}, "there is no argument 'vocabulary'"),
-        ({"dropout": 2.0}, "dropout=2.0 is no probability"),
+        ({"dropout": True}, "dropout=True is no probability"),
     ],
     ids=str,
 )

@@ -193,9 +193,7 @@ def test_a_stack_of_its_wiring_takes_the_weights_and_no_other(
         ({}, "linear", "trained with the activation linear, .*ffn='linear'"),
     ],
 )
-def test_weights_are_refused_whose_layers_computed_otherwise(
-    own: dict[str, Any], activation: Any, message: str
-) -> None:
+def test_weights_of_layers_that_computed_otherwise(own: dict[str, Any], activation: Any, message: str) -> None:
     """Neither heads nor an activation show in the names and shapes of parameters."""
     flags = ("--residual", "b2t", "--activation-fn", activation)
     args = tiny.settings("transformer_b2t", *tiny.dimensions("translation"), *flags)
@@ -216,9 +214,9 @@ def test_weights_of_stock_fairseq_are_of_two_wirings(before: bool) -> None:
     load_fairseq_weights(build_stack(trained, **sizes), {"model": model, "args": settings}, "encoder.")
     with pytest.raises(UserError, match=rf"trained with the wiring {trained}\(.*, and the stack has {other}\("):
         load_fairseq_weights(build_stack(other, **sizes), {"model": model, "args": settings}, "encoder.")
-    authors = settings | {"residual_bottom_to_top": True}
     if not before:
-        load_fairseq_weights(build_stack("b2t", **sizes), {"model": model, "args": authors}, "encoder.")
+        authors = {"model": model, "args": settings | {"residual_bottom_to_top": True}}
+        load_fairseq_weights(build_stack("b2t", **sizes), authors, "encoder.")
 
 
 def test_a_stack_says_how_it_is_wired() -> None:
