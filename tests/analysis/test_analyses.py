@@ -89,7 +89,7 @@ def test_checkpoints_and_fresh_models_in_one_plot(tmp_path: Path) -> None:
         model, settings = built("dlcl_pre", *TINY, "--vocabulary", "77", "--seed", seed)
         files.append(checkpoint(tmp_path / f"seed{seed}.pt", model, settings))
     given = [str(files[0]), str(files[1]), f"mine={files[0]}"]
-    flags = ["--checkpoint", *given, "--variants", "b2t", "--out", str(tmp_path)]
+    flags = ["--checkpoint", *given[:2], "--checkpoint", given[2], "--variants", "b2t", "--out", str(tmp_path)]
     # no abbreviation of --layers
     assert main(["gradients", *flags, "--lay", "3"]) == 2
     assert main(["gradients", *flags]) == 0

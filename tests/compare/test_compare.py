@@ -87,7 +87,7 @@ def test_undisturbed_killed_and_merged_are_one_table(
         half = tmp_path / name
         half.mkdir()
         (half / "runs.csv").write_text("".join([lines[0], *chosen]))
-    merge = ["--merge", str(tmp_path / "one"), str(tmp_path / "other")]
+    merge = ["--merge", str(tmp_path / "one"), "--merge", str(tmp_path / "other")]
     assert main(call(tmp_path, "merged", *merge)) == 0
     assert ": not distinguishable from pre_ln: +0.000" in capsys.readouterr().out
     assert measured(runs_csv(tmp_path / "merged")) == measured(whole)
@@ -248,7 +248,7 @@ def test_rates_that_were_not_asked_for_do_not_count(
 
     monkeypatch.setattr(command, "carry_out", carry_out)
     flags = ["compare", "b2t", *TINY, "--out", str(tmp_path)]
-    assert main([*flags, "--rates", "0.01", "0.02"]) == 0
+    assert main([*flags, "--rates", "0.01", "--rates", "0.02"]) == 0
     before = {o.key for o in read_results(runs_csv(tmp_path))}
     capsys.readouterr()
     assert main([*flags, "--rates", "0.01", "--show", "--score"]) == 0
@@ -295,7 +295,7 @@ def test_a_training_that_an_override_ends_early_did_not_diverge(
 
 
 def test_the_loss_has_no_smoothed_labels(tmp_path: Path) -> None:
-    smoothed = ["criterion._name=label_smoothed_cross_entropy", "+criterion.label_smoothing=0.4"]
+    smoothed = ["criterion._name=label_smoothed_cross_entropy", "--override", "+criterion.label_smoothing=0.4"]
     flags = ["b2t", *TINY, "--seeds", "1", "--baseline-seeds", "1", "--out", str(tmp_path), "--override", *smoothed]
     assert main(["compare", *flags]) == 0
     (result,) = (o for o in read_results(runs_csv(tmp_path)) if o.entry == "pre_ln")

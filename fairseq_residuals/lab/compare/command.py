@@ -66,9 +66,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="fairseq",
         help="sub-layers of language models: fairseq's, or rotary positions, SwiGLU, RMSNorm, no biases (%(default)s)",
     )
-    what.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings, as hydra takes them")
+    what.add_argument(
+        "--override", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as hydra takes them"
+    )
     runs = parser.add_argument_group("runs")
-    runs.add_argument("--rates", nargs="+", type=float, metavar="X", help="these learning rates, and no others")
+    runs.add_argument(
+        "--rates", nargs="+", action="extend", type=float, metavar="X", help="these learning rates, and no others"
+    )
     runs.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds of an entry (%(default)s)")
     runs.add_argument("--baseline-seeds", type=int, default=8, metavar="N", help="seeds of the baseline (%(default)s)")
     runs.add_argument("--hours", type=float, default=math.inf, metavar="X", help="begin no run that would end later")
@@ -80,7 +84,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--gpus", type=int, default=0, metavar="N", help="runs at a time, one GPU each (0: the CPU)")
     where.add_argument("--cluster", choices=CLUSTERS, help="each run is a job there, --jobs or --gpus at a time")
     where.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="fp32 on a CPU")
-    where.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="add the runs.csv of these folders")
+    where.add_argument(
+        "--merge", nargs="+", action="extend", type=Path, metavar="DIR", help="add the runs.csv of these folders"
+    )
     where.add_argument("--dry-run", action="store_true", help="print the plan and train nothing")
     where.add_argument("--show", action="store_true", help="write the report of what is finished, and train nothing")
 

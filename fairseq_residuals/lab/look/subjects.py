@@ -64,16 +64,17 @@ def add_flags(parser: argparse.ArgumentParser, default: Sequence[str] = DEFAULT)
         "--variants",
         dest="variants",
         nargs="+",
+        action="extend",
         metavar="NAME",
         help="wirings, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
         " post_ln:0-5,pre_ln:6-17 are valid",
     )
-    models.add_argument(
-        "--checkpoint", nargs="+", type=Path, metavar="[LABEL=]FILE", help="trained models of this plugin"
-    )
+    trained = "trained models of this plugin"
+    models.add_argument("--checkpoint", nargs="+", action="extend", type=Path, metavar="[LABEL=]FILE", help=trained)
     models.add_argument(
         "--python",
         nargs="+",
+        action="extend",
         type=Path,
         metavar="FILE",
         help="Python files, which are run, that define `model` with a wired stack in it and `loss`, a function without"
