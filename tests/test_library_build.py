@@ -324,7 +324,6 @@ def test_layerdrop_skips_layers_in_training() -> None:
         ({"variant": "transparent_attention"}, "wiring 'transparent_attention' cannot be used there"),
         ({"variant": "transparent_attention", "task": "encoder"}, "cannot be used there"),
         ({"variant": "post_ln:0-0"}, "ends at layer 0"),
-        ({"variant": "depthwise_lstm", "activation_dropout": 0.3}, "so activation_dropout would do nothing"),
         ({"variant": "re_zero", "options": {"norm": "rms"}}, "has no norm, so norm_type would do nothing"),
         ({"variant": "re_zero:0-0,pre_ln:1-1", "options": {"re_zero.norm_type": "rms"}}, "has no norm, so norm_type"),
     ],

@@ -159,11 +159,8 @@ def check_effects(stack: Stack, settings: LayerSettings, wiring: Wiring) -> None
     Raises:
         UserError: it has no FFN, or no norm.
     """
-    if not any("ffn" in stack[i].kinds for i in range(len(stack))):
-        if settings.activation != "relu":
-            raise UserError(f"this wiring takes the place of the FFN, so ffn={settings.activation!r} would do nothing")
-        if settings.activation_dropout:
-            raise UserError("this wiring takes the place of the FFN, so activation_dropout would do nothing")
+    if settings.activation != "relu" and not any("ffn" in stack[i].kinds for i in range(len(stack))):
+        raise UserError(f"this wiring takes the place of the FFN, so ffn={settings.activation!r} would do nothing")
     check_norms(wiring, stack.segments())
 
 
