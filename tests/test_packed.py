@@ -194,7 +194,7 @@ def test_rows() -> None:
     assert rows["net_input"]["target_bounds"].tolist() == [0, 6, 11, 15] and rows["net_input"]["target_longest"] == 6
     assert rows["target"].shape == rows["net_input"]["prev_output_tokens"].shape == (1, 15)
     assert rows["target"].ne(PAD).sum() == target.ne(PAD).sum() and rows["nsentences"] == 3
-    assert rows["padded"] is padded
+    assert rows["padded"].batch is padded
 
 
 def test_one_shape_has_room_for_all_batches() -> None:

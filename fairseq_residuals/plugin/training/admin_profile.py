@@ -34,7 +34,7 @@ def profile(trainer: Any, sample: Any) -> Omegas:
     criterion.train()
     trainer._set_seed()
     # variances are those of a padded batch, in which padding counts
-    batch, _ = trainer._prepare_sample(sample.get(PADDED, sample))
+    batch, _ = trainer._prepare_sample(sample[PADDED].batch if PADDED in sample else sample)
     with torch.autocast(trainer.device.type, torch.float16, enabled=trainer.cuda and trainer.cfg.common.amp):
         return measure(model, functools.partial(criterion, model, batch))
 

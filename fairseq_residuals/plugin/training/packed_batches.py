@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.errors import UserError
 
 PADDED = "padded"
-"""Key under which a packed batch holds the batch that it was made of."""
+"""Key under which a packed batch holds the batch that it was made of, as :class:`Padded`."""
 
 MULTIPLE = 64
 """Divisor of the positions in rows of a fixed length: products of such sizes suit a GPU."""
@@ -29,6 +29,17 @@ class RowSize:
     """Positions, those of the fillers among them."""
     longest: int
     """Positions of the longest sentence."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A batch that a packed one was made of.
+
+    No update but the one before which Admin measures needs it, so it is no dictionary, in which fairseq would move
+    every tensor to the device, and convert it.
+    """
+
+    batch: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
     inputs |= {previous: row.of(inputs[previous], pad), "target_bounds": row.bounds, "target_longest": row.longest}
     if previous == "src_tokens":
         inputs["src_lengths"] = row.bounds.diff().long()
-    return batch | {"net_input": inputs, "target": row.of(target, pad), PADDED: batch}
+    return batch | {"net_input": inputs, "target": row.of(target, pad), PADDED: Padded(batch)}
 
 
 class _Row:
