@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.wirings.ops.rms_linear import inverse_rms_of, row_norms
+from fairseq_residuals.wirings.ops.rms_linear import mean_square
 from fairseq_residuals.wirings.utils.attachable_context import AttachableContext
 from fairseq_residuals.wirings.utils.plain_form import differentiable_gradients, plain_form_serves
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
@@ -69,8 +69,7 @@ class _SoftmaxSum(torch.autograd.Function):
         direction, eps, *values = inputs
         # the norm's factor follows the product, so that nothing of a value's size is kept
         products = torch.stack([at_least_fp32(value) @ direction for value in values])
-        norms = torch.stack([row_norms(value) for value in values])
-        factors = inverse_rms_of(norms, len(direction), eps)
+        factors = (torch.stack([mean_square(value) for value in values]) + eps).rsqrt()
         shares = (products * factors).softmax(0)
         ctx.eps = eps
         ctx.save_for_backward(direction, products, factors, shares, *values)

@@ -47,22 +47,20 @@ def width_connection(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor
     if is_transforming():
         return width_connection_reference(streams, read, mix)
     # tiny matrices are multiplied in one call only if all of them are contiguous
-    u, mixed = _WidthConnection.apply(streams, read.contiguous(), mix.contiguous())  # type: ignore[no-untyped-call]
-    return u.squeeze(-2), mixed
+    return _WidthConnection.apply(streams, read.contiguous(), mix.contiguous())  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _WidthConnection(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(streams, read, mix)
-        exact = streams.to(mix.dtype)
         with around_small_products(streams):
-            return (read @ exact).to(streams.dtype), (mix @ exact).to(streams.dtype)
+            return width_connection_reference(streams, read, mix)
 
     @staticmethod
     def backward(ctx: Any, grad_u: Tensor, grad_mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         streams, read, mix = ctx.saved_tensors
-        exact, grad_u, grad_mixed = (x.to(mix.dtype) for x in (streams, grad_u, grad_mixed))
+        exact, grad_u, grad_mixed = (x.to(mix.dtype) for x in (streams, grad_u.unsqueeze(-2), grad_mixed))
         with around_small_products(streams):
             grad_streams = (mix.mT @ grad_mixed).addcmul_(read.mT, grad_u).to(streams.dtype)
             grad_read, grad_mix = grad_u @ exact.mT, grad_mixed @ exact.mT
@@ -73,14 +71,6 @@ def depth_connection(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
     """Add the output of a sub-layer to each mixed stream: (..., n, C), (..., n, 1), (..., C) -> (..., n, C)."""
     y = y.to(mixed.dtype).unsqueeze(-2).to(write.dtype)
     return torch.addcmul(mixed.to(write.dtype), write, y).to(mixed.dtype)
-
-
-def sinkhorn_reference(logits: Tensor) -> Tensor:
-    """Normalize columns and rows of exp(logits) in turn."""
-    matrices = logits.exp()
-    for dim in (0, 1) * STEPS:
-        matrices = matrices / matrices.sum(dim, keepdim=True)
-    return matrices
 
 
 def sinkhorn(logits: Tensor) -> Tensor:

@@ -33,19 +33,10 @@ def rms_linear(x: Tensor, weight: Tensor, *, centred: bool, eps: float) -> Tenso
     return out.unflatten(1, x.shape[:-1])
 
 
-def inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """Return 1 / sqrt(mean(x²) + eps), (..., C) -> (...), in single precision at least, without a copy of x."""
-    return inverse_rms_of(row_norms(x), x.size(-1), eps)
-
-
-def row_norms(x: Tensor) -> Tensor:
-    """Return sqrt(sum(x²)), (..., C) -> (...), in single precision at least, without a copy of x."""
-    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
-
-
-def inverse_rms_of(norms: Tensor, width: int, eps: float) -> Tensor:
-    """Return what :func:`inverse_rms` does, of the norms of rows of ``width`` numbers."""
-    return (norms.square() / width + eps).rsqrt()
+def mean_square(x: Tensor) -> Tensor:
+    """Return mean(x²), (..., C) -> (...), in single precision at least, without a copy of x."""
+    norm = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
+    return norm.square() / x.size(-1)
 
 
 class _RMSLinear(torch.autograd.Function):
@@ -53,7 +44,7 @@ class _RMSLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, centred: bool, eps: float) -> Tensor:
         """(N, K), (M, K) -> (M, N)"""
         exact = _exact(x, centred)
-        inverse = inverse_rms(exact, eps)
+        inverse = (mean_square(exact) + eps).rsqrt()
         out = at_least_fp32(weight) @ exact.T * inverse
         ctx.centred, ctx.eps = centred, eps
         ctx.save_for_backward(x, weight, inverse, out)

@@ -27,10 +27,10 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, St
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamLogits, StreamsConnection, stack_streams
-from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
+from fairseq_residuals.wirings.variants.mhc import GATES, MHCRouter
 
 
-class IdentityRouter(GatedRouter):
+class IdentityRouter(MHCRouter):
     def __init__(self, site: Site, n: int, spread: float, std: float) -> None:
         super().__init__(n, StreamLogits(site, n, 2 * n, std))
         # of a single stream, which the norm rescales, nearly 1

@@ -39,8 +39,8 @@ GATES = (
 """The equations of what a sub-layer reads and writes, where it does so as in mHC."""
 
 
-class GatedRouter(nn.Module):
-    """Compute the weights of one sub-layer as mHC does: pre = sigmoid, post = 2 sigmoid, and a matrix that mixes.
+class MHCRouter(nn.Module):
+    """Compute the weights of one sub-layer: pre = sigmoid, post = 2 sigmoid, and a matrix that mixes.
 
     "logits" are n for pre, n for post and those of the matrix, each group with a "scale" of its own.
     """
@@ -54,7 +54,7 @@ class GatedRouter(nn.Module):
 
     def mix(self, logits: Tensor) -> Tensor:
         """Return the matrix of :class:`Weights`, (outputs, T, B) -> (T, B, n, n) or (n, n)."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it mixes streams")
+        return sinkhorn(logits.unflatten(0, (self.n, self.n))).permute(2, 3, 0, 1)
 
     def forward(self, streams: Tensor) -> Weights:
         """Return weights in single precision at least, of streams (T, B, n, C)."""
@@ -63,17 +63,6 @@ class GatedRouter(nn.Module):
         gates, mixing = self.logits(streams, scale).split([2 * self.n, self.sizes[2]])
         pre, post = gates.sigmoid().unflatten(0, (2, self.n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
         return Weights(read=pre.mT, write=2 * post, mix=self.mix(mixing))
-
-
-class MHCRouter(GatedRouter):
-    def __init__(self, site: Site, n: int, identity: bool) -> None:
-        super().__init__(n, StreamLogits(site, n, n * (n + 2), 1.0))
-        if identity:
-            with torch.no_grad():
-                self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()
-
-    def mix(self, logits: Tensor) -> Tensor:
-        return sinkhorn(logits.unflatten(0, (self.n, self.n))).permute(2, 3, 0, 1)
 
 
 @register_variant("mhc")
@@ -106,5 +95,8 @@ class MHC(ReadOutVariant):
         )
 
     def connect(self, site: Site) -> Connection:
-        router = MHCRouter(site, self.config.n, self.config.mixing == "identity")
-        return StreamsConnection(site, self.config.n, router)
+        n = self.config.n
+        logits = StreamLogits(site, n, n * (n + 2), 1.0)
+        if self.config.mixing == "identity":
+            logits.bias.data[2 * n :] = 4 * torch.eye(n).flatten()
+        return StreamsConnection(site, n, MHCRouter(n, logits))

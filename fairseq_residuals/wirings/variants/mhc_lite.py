@@ -18,7 +18,7 @@ from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn
 from fairseq_residuals.wirings.variants._streams import StreamLogits, StreamsConnection, StreamsVariant, stack_streams
-from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
+from fairseq_residuals.wirings.variants.mhc import GATES, MHCRouter
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
 BALANCED = "r[i,j] = scale[2] z[(2 + i) n + j] + bias[(2 + i) n + j] for i = 0..n-1, j = 0..n-1; res = sinkhorn(r)"
@@ -34,7 +34,7 @@ def mean_of_permutations(logits: Tensor, matrices: Tensor) -> Tensor:
     return torch.tensordot(logits.softmax(0), matrices.to(logits.dtype), ([0], [0]))
 
 
-class MHCLiteRouter(GatedRouter):
+class MHCLiteRouter(MHCRouter):
     matrices: Tensor | None
 
     def __init__(self, site: Site, n: int, mixing: str) -> None:

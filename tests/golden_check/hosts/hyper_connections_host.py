@@ -18,7 +18,7 @@ from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
 from fairseq_residuals.wirings.variants._streams import StreamsConnection, Weights, stack_streams
 from fairseq_residuals.wirings.variants.hyper_connections import HyperRouter
-from fairseq_residuals.wirings.variants.mhc import GatedRouter
+from fairseq_residuals.wirings.variants.mhc import MHCRouter
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.plain_host import plain
@@ -89,7 +89,7 @@ def eps_in_gates(host: Host, golden: Golden) -> None:
             matrices = matrices / (matrices.sum(dim, keepdim=True) + eps)
         return matrices.permute(2, 3, 0, 1)
 
-    for router in (module for module in host.modules() if isinstance(module, GatedRouter)):
+    for router in (module for module in host.modules() if isinstance(module, MHCRouter)):
         router.register_forward_hook(add)
         if router.sizes[2]:
             router.mix = partial(balance, router.n)  # type: ignore[method-assign]
