@@ -49,4 +49,9 @@ class LayerScalar(SandwichLN):
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
-        return o.adds(cls.branch(o)), "last of a layer: x = scalar x", *cls.top(o)
+        return (
+            o.adds(cls.branch(o), gated=False),
+            "last of a layer: x = scalar x",
+            f"x = {o.gated}" if o.gpas != "none" else "",
+            *cls.top(o),
+        )
