@@ -20,13 +20,7 @@ from typing import Any, Literal
 from fairseq_residuals.wirings.core.base import Connection, Site
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
-
-
-def multiplier_of(config: Any, site: Site) -> float:
-    """Return m."""
-    m: float = config.scale_depth * site.depth**-0.5 if config.multiplier == "depth" else config.multiplier
-    return m
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 
 
 @register_variant("residual_multiplier")
@@ -57,6 +51,6 @@ class ResidualMultiplier(OptionalTopNorm):
         return o.adds("multiplier F(LN(x))"), o.where("multiplier", "scale_depth / sqrt(L)"), *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
-        connection = PreLNConnection(site)
-        connection.multiplier = multiplier_of(self.config, site)
+        connection, o = super().connect(site), self.config
+        connection.multiplier = o.scale_depth * site.depth**-0.5 if o.multiplier == "depth" else o.multiplier
         return connection

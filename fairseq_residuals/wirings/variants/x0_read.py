@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
-from fairseq_residuals.wirings.variants.residual_multiplier import ResidualMultiplier, multiplier_of
+from fairseq_residuals.wirings.variants.residual_multiplier import ResidualMultiplier
 
 
 class X0ReadConnection(PreLNConnection):
@@ -50,6 +50,7 @@ class X0Read(ResidualMultiplier):
     ships_in = "NeoMME-260M (norm_type=rms,multiplier=depth,scale_depth=0.7071)"
     extension = "Each stack has the embedding of its own; cross-attention reads the stream alone."
     spares = ("lambdas",)
+    connection = X0ReadConnection
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
@@ -60,11 +61,6 @@ class X0Read(ResidualMultiplier):
             o.where("multiplier", "scale_depth / sqrt(L)"),
             *cls.top(o),
         )
-
-    def connect(self, site: Site) -> Connection:
-        connection = X0ReadConnection(site)
-        connection.multiplier = multiplier_of(self.config, site)
-        return connection
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "x0": x}
