@@ -177,12 +177,18 @@ def test_every_rule_of_initialisation_draws_them(init: str) -> None:
     assert stack(vectors(5, 2)).isfinite().all()
 
 
-def test_small_init_counts_no_channel_twice() -> None:
-    """With fewer heads of keys and values, and gates beside what they gate."""
+def test_initialisation_counts_no_channel_twice() -> None:
+    """With fewer heads of keys and values, and gates beside what they gate: variances by the papers."""
     sizes: dict[str, Any] = {"depth": 1, "dim": 256, "heads": 4, "ffn_dim": 512, "kv_heads": 1, "ffn": "swiglu"}
-    stack = build_stack("pre_ln", **sizes, options={"init": "small"})
-    for name, deviation in (("self_attn.k_proj", 2 / 1280), ("self_attn.q_proj", 2 / 1280), ("fc1", 2 / 768)):
-        assert stack[0].get_parameter(f"{name}.weight").std().item() == pytest.approx(deviation**0.5, rel=0.05)
+    for variant, init, *variances in (
+        ("pre_ln", "small", 2 / 1280, 2 / 1280, 2 / 768),
+        ("pre_ln", "xavier", 2 / 320, 2 / 512, 2 / 768),
+        ("pre_ln", "fairseq_0.8", 1 / 320, 1 / 512, 2 / 768),
+        ("deepnet", "fairseq", 2 / 320, 2 / 512, 8**-0.5 * 2 / 768),
+    ):
+        layer = build_stack(variant, **sizes, options={"init": init})[0]
+        for name, variance in zip(("self_attn.k_proj", "self_attn.q_proj", "fc1"), variances, strict=True):
+            assert layer.get_parameter(f"{name}.weight").std().item() == pytest.approx(variance**0.5, rel=0.05)
 
 
 @pytest.mark.parametrize(

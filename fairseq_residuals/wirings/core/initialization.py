@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.stack import Stack
@@ -60,14 +60,15 @@ def initialise(owners: list[tuple[nn.Module, Stack]]) -> None:
 
 def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Module], embed_tokens: Any) -> None:
     rule, scale = variant.config.init, variant.config.init_scale
+    matrices = matrices_of(layers)
     if rule == "lipschitz":
         _draw_lipschitz([*layers.modules(), *variant.modules(), *outside])
     elif rule in ("fairseq_0.8", "fairseq_0.9"):
         for layer in layers:
             for name, module in layer.named_modules():
                 ffn = name.rpartition(".")[2] in ("fc1", "fc2")
-                if ffn:
-                    nn.init.xavier_uniform_(module.weight)
+                for matrix in matrices[module] if ffn else ():
+                    nn.init.xavier_uniform_(matrix)
                 drawn = ffn or rule == "fairseq_0.8"
                 if isinstance(module, nn.Linear) and drawn and module.bias is not None:
                     nn.init.zeros_(module.bias)
@@ -79,7 +80,8 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
         power = {"xavier": 0.0, "ds_init": 0.5, "ds_init_code": 0.25}[rule]
         for depth, layer in enumerate(layers, start=1):
             for module in _linear(layer.modules()):
-                nn.init.xavier_uniform_(module.weight, gain=depth**-power)
+                for matrix in matrices[module]:
+                    nn.init.xavier_uniform_(matrix, gain=depth**-power)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
     variant.init_weights(layers, embed_tokens)
@@ -91,11 +93,9 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
 def _draw_small(layers: nn.ModuleList, dim: int) -> None:
     # the authors' matrices of queries, keys, values and outputs are one, of d inputs and 4 d outputs
     attention = {m for name, part in layers.named_modules() if name.endswith("_attn") for m in part.modules()}
-    ffns: list[Any] = [part for part in layers.modules() if hasattr(part, "fc2")]
-    # a gated FFN has two first matrices in one
-    inner = {ffn.fc1: ffn.fc2.in_features for ffn in ffns}
+    matrices = matrices_of(layers)
     for module in _linear(layers.modules()):
-        fans = 5 * dim if module in attention else module.in_features + inner.get(module, module.out_features)
+        fans = 5 * dim if module in attention else sum(matrices[module][0].shape)
         nn.init.normal_(module.weight, std=(2 / fans) ** 0.5)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
@@ -113,6 +113,13 @@ def _draw_lipschitz(modules: list[nn.Module]) -> None:
             nn.init.uniform_(module.weight, -bound, bound)
             if module.padding_idx is not None:
                 nn.init.zeros_(module.weight[module.padding_idx])
+
+
+def matrices_of(layers: nn.Module) -> dict[nn.Module, tuple[Tensor, ...]]:
+    """Return the matrices of each linear map: one, but two of the first one of a gated FFN."""
+    ffns: list[Any] = [part for part in layers.modules() if hasattr(part, "fc2")]
+    gated = {ffn.fc1 for ffn in ffns if ffn.fc1.out_features > ffn.fc2.in_features}
+    return {m: m.weight.chunk(1 + (m in gated)) for m in layers.modules() if isinstance(m, nn.Linear)}
 
 
 def _linear(modules: Iterable[nn.Module]) -> list[nn.Linear]:

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.initialization import matrices_of
 from fairseq_residuals.wirings.core.registry import register_variant
 
 
@@ -111,12 +112,14 @@ class DeepNet(Variant):
         beta = alpha_beta(self.shape, self.config.exponent, self.config.loops)[1]
         if self.config.beta == "torchscale" and self.shape.cross and self.shape.stack == "encoder":
             beta = 1.15 * beta / 0.87
+        matrices = matrices_of(layers)
         for name, module in layers.named_modules():
             if not isinstance(module, nn.Linear):
                 continue
             scaled = not name.endswith(("q_proj", "k_proj"))
             if self.config.beta == "paper":
-                nn.init.xavier_normal_(module.weight, gain=beta if scaled else 1.0)
+                for matrix in matrices[module]:
+                    nn.init.xavier_normal_(matrix, gain=beta if scaled else 1.0)
             else:
                 module.reset_parameters()
                 if scaled:
