@@ -123,6 +123,5 @@ class DeepNet(Variant):
             else:
                 module.reset_parameters()
                 if scaled:
-                    module.weight.mul_(beta)
-                    if module.bias is not None:
-                        module.bias.mul_(beta)
+                    for parameter in module.parameters():
+                        parameter.mul_(beta)

@@ -20,15 +20,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
+from fairseq_residuals.wirings.variants.t_fixup import PlainConnection
 
 
-class PostSublayerNormConnection(Connection):
-    summation: Summation = "pre"
-
+class PostSublayerNormConnection(PlainConnection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.norm = site.new_norm()
@@ -44,9 +43,6 @@ class PostSublayerNormConnection(Connection):
 
     def outer(self, y: Tensor) -> Tensor:
         return self.norm(y)
-
-    def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": s["x"] + self.scaled(y)}
 
 
 @register_variant("post_sublayer_norm")

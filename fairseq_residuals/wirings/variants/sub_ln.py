@@ -73,6 +73,5 @@ class SubLN(OptionalTopNorm):
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
                 if name.endswith(("fc1", "fc2", "out_proj", "v_proj")) and "encoder_attn" not in name:
-                    module.weight.mul_(gain)
-                    if module.bias is not None:
-                        module.bias.mul_(gain)
+                    for parameter in module.parameters():
+                        parameter.mul_(gain)
