@@ -28,7 +28,7 @@ def drawn(args: str, *flags: str, arch: str = "transformer_post_ln", seed: int =
 
 def matrices(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weight matrices of the layers."""
-    return {name: p for name, p in parameters.items() if ".layers." in name and p.dim() == 2}
+    return {name: p for name, p in parameters.items() if re.search(r"\.layers\.\d", name) and p.dim() == 2}
 
 
 def biases(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -118,11 +118,13 @@ def test_t_fixup_gives_values_the_gain_back_that_they_lost() -> None:
 
 
 @pytest.mark.parametrize(("scale", "factor"), [("0.1", 0.1), ("depth", LAYERS**-0.5)])
-@pytest.mark.parametrize("init", ["fairseq", "xavier"])
+@pytest.mark.parametrize(
+    ("arch", "args"), [("post_ln", "init=fairseq"), ("post_ln", "init=xavier"), ("ode_rk2", "mode=gated")]
+)
 def test_init_scale_multiplies_the_matrices_of_the_layers_and_nothing_else(
-    init: str, scale: str, factor: float
+    arch: str, args: str, scale: str, factor: float
 ) -> None:
-    plain, scaled = drawn(f"init={init}"), drawn(f"init={init},init_scale={scale}")
+    plain, scaled = (drawn(a, arch=f"transformer_{arch}") for a in (args, f"{args},init_scale={scale}"))
     expected = plain | {name: p * factor for name, p in matrices(plain).items()}
     torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 

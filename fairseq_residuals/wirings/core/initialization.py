@@ -86,7 +86,7 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
                     nn.init.zeros_(module.bias)
     variant.init_weights(layers, embed_tokens)
     if scale != 1.0:
-        for module in _linear([*layers.modules(), *variant.modules()]):
+        for module in _linear(layers.modules()):
             module.weight.mul_(len(layers) ** -0.5 if scale == "depth" else scale)
 
 
