@@ -22,29 +22,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.wirings.core.base import Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
-from fairseq_residuals.wirings.variants.pre_ln import TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 
 TEMPERATURE, FLOOR, OUTER_EPS, EMBEDDING_EPS = 0.3, 1e-3, 1e-8, 1e-6
 
 
-class ResidualGateConnection(Connection):
+class ResidualGateConnection(PreLNConnection):
+    summation: Summation = "none"
+
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.norm = site.new_norm()
         self.out_gain = nn.Parameter(torch.ones(site.dim)) if site.kind == "ffn" else None
         share = torch.tensor((site.layer * site.n_sub + site.index + 2) ** -0.5)
         drawn = site.config.start == "muse"
         self.gate = nn.Parameter(
             0.02 * torch.randn(site.dim) if drawn else (TEMPERATURE * share.logit()).repeat(site.dim)
         )
-
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        return self.norm(s["x"]), s
 
     def outer(self, y: Tensor) -> Tensor:
         scaled = at_least_fp32(y if self.out_gain is None else y * self.out_gain)
