@@ -60,7 +60,8 @@ def build_stack(
         other_depth: layers of the other stack of an encoder-decoder pair, on which some constants depend; of a decoder
             by default its own. An encoder without it stands alone.
         memory_dim: channels of the encoder's output that a decoder reads; by default ``dim``.
-        embed_tokens: the embedding below the stack, which rules of initialisation reach (T-Fixup's, ``lipschitz``).
+        embed_tokens: the embedding below the stack, which rules of initialisation reach (T-Fixup's, CompleteP's,
+            ``lipschitz``); where two stacks share it, give it to the first alone.
         batch_first: whether ``x``, ``memory`` and the output are (sentences, positions, channels). Padding masks are
             (sentences, positions) either way.
         device, dtype: where the stack goes, and the precision that it gets, once its weights are drawn.
