@@ -81,7 +81,7 @@ def test_refused_where_branches_are_not_added(name: str) -> None:
     ],
 )
 def test_refused_where_weights_start_by_depth(name: str, other: str) -> None:
-    with pytest.raises(UserError, match="for its weights start smaller in deeper stacks already"):
+    with pytest.raises(UserError, match="for it draws or scales its weights by depth already"):
         Wiring.parse(name, f"depth_mup=true,{other}").check("encoder", 2, alone=False)
 
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.attention import AttentionBackend, run_attention
-from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, CommonOptions
+from fairseq_residuals.wirings.core.common_options import STARTS_BY_DEPTH, CommonOptions
 from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, layer_scale
 from fairseq_residuals.wirings.core.errors import UserError
@@ -289,7 +289,7 @@ class Variant(nn.Module):
         if cls.summation != "pre":
             return "option depth_mup, for the theory is that of branches which are added to a stream and nothing else"
         if cls.draws_weights or config.init in ("ds_init", "ds_init_code") or config.init_scale == "depth":
-            return STARTS_SMALLER
+            return STARTS_BY_DEPTH
         return ""
 
     @classmethod

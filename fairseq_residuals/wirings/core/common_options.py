@@ -12,7 +12,7 @@ from fairseq_residuals.wirings.core.value_residual import Mixing
 
 Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier", "small"]
 
-STARTS_SMALLER = "option depth_mup, for its weights start smaller in deeper stacks already"
+STARTS_BY_DEPTH = "option depth_mup, for it draws or scales its weights by depth already"
 """Why a wiring whose initialisation counts layers refuses an option."""
 INIT_HELP = "as for every wiring; see wirings/core/initialization.py"
 """The help of ``init`` in wirings whose authors' models were drawn by another rule than fairseq's newest."""

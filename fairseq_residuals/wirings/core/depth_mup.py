@@ -13,7 +13,8 @@ Adam's eps of the layers' parameters       m^-alpha
 
 Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers", Table 1; alpha = 1/2: Yang et
 al. 2023, "Feature Learning in Infinite-Depth Neural Networks". Checked against EleutherAI/nanoGPT-mup@6f8bc3b
-(``model.py``). Weights start as at the base depth, so rules that make them smaller with depth are refused.
+(``model.py``). Matrices start as at the base depth, so rules that scale them by depth are refused. Gains that start by
+depth, those of ``layer_scale`` and ``depth_scaled``, are not.
 
 Paper and code: the paper multiplies eps in the residual blocks, the code everywhere; this follows the paper. Our
 choices: encoder and decoder have an m each, from their own layers, with one L_base. The theory asks that the sum of a

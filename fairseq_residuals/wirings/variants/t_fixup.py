@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Stream, Summation, Variant
-from fairseq_residuals.wirings.core.common_options import INIT_HELP, STARTS_SMALLER, Init
+from fairseq_residuals.wirings.core.common_options import INIT_HELP, STARTS_BY_DEPTH, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 
@@ -56,7 +56,7 @@ class TFixup(Variant):
 
     @classmethod
     def contradiction(cls, config: Any) -> str:
-        return STARTS_SMALLER if config.depth_mup else super().contradiction(config)
+        return STARTS_BY_DEPTH if config.depth_mup else super().contradiction(config)
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
