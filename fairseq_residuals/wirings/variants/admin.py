@@ -22,18 +22,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.base import Site, Stream, Variant
 from fairseq_residuals.wirings.core.common_options import INIT_HELP, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
 
 
-class AdminConnection(Connection):
-    summation: Summation = "post"
-
+class AdminConnection(PostLNConnection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.norm = site.new_norm()
         self.omega = nn.Parameter(torch.ones(site.dim))
         self.profile = site.config.profile
         self.known = False

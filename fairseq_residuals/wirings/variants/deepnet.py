@@ -37,10 +37,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.base import Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.initialization import matrices_of
 from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
 
 
 def alpha_beta(shape: StackShape, exponent: float = 0.25, loops: int = 1) -> tuple[float, float]:
@@ -53,13 +54,10 @@ def alpha_beta(shape: StackShape, exponent: float = 0.25, loops: int = 1) -> tup
     return 0.81 * (n**4 * m) ** (exponent / 4), 0.87 * (n**4 * m) ** (-exponent / 4)
 
 
-class DeepNetConnection(Connection):
-    summation: Summation = "post"
-
+class DeepNetConnection(PostLNConnection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.alpha = alpha_beta(site, site.config.exponent, site.config.loops)[0]
-        self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         return s | {"x": self.norm(self.alpha * s["x"] + y)}
