@@ -19,7 +19,7 @@ NAN = math.nan
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_a_wiring_has_weights_where_it_says_so(variant: str) -> None:
     """Those that override Variant.depth_weights have a matrix for a stack, and no others have one."""
-    weights = depth_weights(subject(variant).model)
+    weights = depth_weights(subject(variant + "/dlcl=true" * hasattr(VARIANTS[variant].Config, "dlcl")).model)
     assert bool(weights) == (VARIANTS[variant].depth_weights is not Variant.depth_weights)
     for _, matrix in weights:
         assert matrix.name and matrix.matrix.dim() == 2 and not matrix.matrix.isnan().all()
@@ -106,4 +106,5 @@ def test_a_wiring_that_mixes_otherwise_is_not_said_to_have_no_weights(
     message = capsys.readouterr().err
     assert "has no weights over depth" not in message
     assert "no matrix of weights over depth to draw" in message
-    assert "are dense_former, dlcl_post, dlcl_pre, transparent_attention\n" in message
+    assert "dlcl_post, dlcl_pre, ode_rk2, ode_rk4, transparent_attention (ode: with dlcl=true)\n" in message
+    assert "are dense_former, dlcl_post" in message

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             # others learn to mix over depth as well: by the input's values, or by single numbers
             raise UserError(
                 f"{subject.label} has no matrix of weights over depth to draw, a learned number for each two layers;"
-                f" the wirings with one are {', '.join(sorted(having))}"
+                f" the wirings with one are {', '.join(sorted(having))} (ode: with dlcl=true)"
             )
         measured += [(subject.label, subject.wiring, stack, weights) for stack, weights in found]
     figure, axes = plots.new_figure(len(measured), 2, width=plots.COLUMN, height=0.3 + 1.7 * len(measured))

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import RunLayer, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import DepthWeights, RunLayer, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.common_options import INIT_HELP, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
@@ -103,6 +103,9 @@ class ODETransformer(Variant):
             return s
         s = s | {f"y{i + 1}": self.history.normalize(i + 1, s["x"])}
         return s | {"x": self.history.combine(i + 1, s)}
+
+    def depth_weights(self, below: int) -> DepthWeights | None:
+        return None if self.history is None else self.history.depth_weights(below)
 
 
 @register_variant("ode_rk2")
