@@ -15,7 +15,8 @@ branch completep): forward, groups of the optimizer, standard deviations at the 
 
 Paper and code: the code has one eps for all parameters; this follows the paper, where it is that of the layers. fairseq
 multiplies embeddings by sqrt(d), which muP does not: add ``--no-scale-embedding`` with ``mup=true``. By our choice
-encoder and decoder have an m_L each, cross-attention has that of its layer, and an encoder's output is not divided.
+encoder and decoder have an m_L each, cross-attention has that of its layer, and an encoder's output is not divided. An
+output matrix that is no embedding starts as elsewhere, N(0, 1 / d), where the paper has N(0, s^2).
 """
 
 from collections.abc import Iterable
