@@ -14,6 +14,7 @@ from fairseq_residuals.lab.look.contributions import contributions
 from fairseq_residuals.lab.look.gradients import parts
 from fairseq_residuals.lab.look.probes import ModelAndLoss
 from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.parameter_groups import parameter_groups
 from fairseq_residuals.wirings.wrap import SUBLAYER_NAMES
 
 SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "ffn_dim": 32}
@@ -244,19 +245,15 @@ def test_sublayers_in_any_number() -> None:
     for module in [*block, *block]:
         expected = expected + module(nn.functional.layer_norm(expected, (16,)))
     torch.testing.assert_close(stack(x), expected)
-    assert [name for name, _ in stack[0].named_children()][:4] == [
-        "ffn",
-        "ffn_connection",
-        "self_attn",
-        "self_attn_connection",
-    ]
+    names = [name for name, _ in stack[0].named_children()]
+    assert names[:4] == ["ffn", "ffn_connection", "self_attn", "self_attn_connection"]
     streams = wrap("hyper_connections", [[nn.Linear(16, 16)]] * 3, dim=16, kinds=("self",))
     assert [streams[i].self_attn_connection.site.n_sub for i in range(3)] == [1, 1, 1]
     assert streams(x).shape == x.shape
     assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16, ffn_dim=32)(x).shape == x.shape
 
 
-def test_two_sub_layers_of_a_kind_are_two_to_analyses_and_admin() -> None:
+def test_two_sub_layers_of_a_kind_are_two_to_analyses_admin_and_weight_decay() -> None:
     torch.manual_seed(1)
     x, blocks = torch.randn(5, 3, 16), [[nn.Linear(16, 16) for _ in range(3)] for _ in range(2)]
     stack = wrap("pre_ln", blocks, dim=16, kinds=("ffn", "self", "ffn")).eval()
@@ -271,6 +268,9 @@ def test_two_sub_layers_of_a_kind_are_two_to_analyses_and_admin() -> None:
     omegas = [p for name, p in admin.named_parameters() if name.endswith("omega")]
     assert [bool((omega == 1).all()) for omega in omegas] == [True] + 5 * [False]
     assert not admin[1].ffn.training
+    gated = wrap("residual_gate", blocks, dim=16, kinds=("ffn", "self", "ffn"))
+    (spared,) = (g["params"] for g in parameter_groups(gated, lr=0.1, weight_decay=0.1) if not g["weight_decay"])
+    assert set(spared) == {p for name, p in gated.named_parameters() if name.endswith(".gate")}
 
 
 @pytest.mark.parametrize(

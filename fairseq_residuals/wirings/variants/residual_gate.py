@@ -63,7 +63,7 @@ class ResidualGate(TopNorm):
     verified = "Muse Spark in transformers, decoder alone: activations, gradients"
     ships_in = "Muse-Spark-Open-816B-A42B (norm_type=rms,norm_eps=1e-5)"
     extension = "start=beam. Cross-attention is one more sub-layer, whose branch is normalized without a gain."
-    spares = tuple(f"{connection}.gate" for connection in CONNECTIONS.values())
+    spares = tuple(f"{connection}{n}.gate" for connection in CONNECTIONS.values() for n in ("", *range(2, 64)))
     connection = ResidualGateConnection
 
     @dataclass(frozen=True)
