@@ -207,9 +207,8 @@ def test_a_stream_of_two_lanes_may_have_a_rate_of_its_own() -> None:
     model = build("translation", "two_lane", "--residual-args", "stream_rate=5")
     scales = scales_of(model)
     faster = {key for key, p in model.named_parameters() if scales.get(p, UpdateScale()) == UpdateScale(5.0, decay=0.0)}
-    assert (
-        faster == {key for key, _ in model.named_parameters() if key.endswith(".stream_weight")} and len(faster) == 10
-    )
+    named = {key for key, _ in model.named_parameters() if key.endswith(".stream_weight")}
+    assert faster == named and len(faster) == 10
 
 
 @pytest.mark.parametrize("name", ["sandwich_ln", "peri_ln", "beam_residual", "layer_scalar"])

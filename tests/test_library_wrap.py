@@ -253,7 +253,7 @@ def test_sublayers_in_any_number() -> None:
     assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16, ffn_dim=32)(x).shape == x.shape
 
 
-def test_two_sub_layers_of_a_kind_are_two_to_analyses_admin_and_weight_decay() -> None:
+def test_two_sub_layers_of_a_kind_are_two() -> None:
     torch.manual_seed(1)
     x, blocks = torch.randn(5, 3, 16), [[nn.Linear(16, 16) for _ in range(3)] for _ in range(2)]
     stack = wrap("pre_ln", blocks, dim=16, kinds=("ffn", "self", "ffn")).eval()
@@ -271,6 +271,8 @@ def test_two_sub_layers_of_a_kind_are_two_to_analyses_admin_and_weight_decay() -
     gated = wrap("residual_gate", blocks, dim=16, kinds=("ffn", "self", "ffn"))
     (spared,) = (g["params"] for g in parameter_groups(gated, lr=0.1, weight_decay=0.1) if not g["weight_decay"])
     assert set(spared) == {p for name, p in gated.named_parameters() if name.endswith(".gate")}
+    pairs = wrap("scmoe", blocks, dim=16, ffn_dim=32, kinds=("ffn", "self", "ffn"))
+    torch.autograd.grad(pairs(x).sum(), list(pairs.parameters()))  # each of which has a gradient
 
 
 @pytest.mark.parametrize(

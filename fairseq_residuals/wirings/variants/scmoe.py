@@ -28,13 +28,13 @@ from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConn
 
 
 class ShortcutConnection(PreLNConnection):
-    """Stream: "shortcut{i}" (T, B, C), what S of pair i gives, until its second layer adds it."""
+    """Stream: "shortcut{i}_{j}" (T, B, C), what S of pair i gives, until sub-layer j of its second layer adds it."""
 
     summation: Summation = "none"
 
     def __init__(self, site: Site, width: int) -> None:
         super().__init__(site)
-        self.key, first = f"shortcut{site.layer // 2}", site.layer % 2 == 0
+        self.key, first = f"shortcut{site.layer // 2}_{site.index}", site.layer % 2 == 0
         self.shortcut_in = nn.Linear(site.dim, width) if first else None
         self.shortcut_out = nn.Linear(width, site.dim) if first else None
 
