@@ -360,6 +360,13 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(stack, "give cu_seqlens alone", x[:, :1], cu_seqlens=bounds, cache=DecoderCache())
     refused(stack, r"a packed x must be \(5, 1, C\), as its lengths say, not \(5, 3, 16\)", x, cu_seqlens=bounds)
     refused(decoder, "a packed memory must be", x, memory=x, memory_cu_seqlens=bounds)
+    row, packed = x[:, :1], {"cu_seqlens": torch.arange(6), "memory": x[:, :1]}
+    refused(decoder, "memory has 1 packed sentences, and x has 5", row, **packed, memory_cu_seqlens=bounds)
+    refused(decoder, r"here \(S, 5, 16\), not \(5, 1, 16\)", row, **packed)
+    refused(decoder, "not packed", row, **packed, memory_cu_seqlens=bounds, memory_padding_mask=mask)
+    refused(encoder, "memory_padding_mask is of a memory", x, memory_padding_mask=mask.T)
+    alone = decoder(x[:1].transpose(0, 1), cu_seqlens=torch.arange(4), memory=x)  # a memory that is not packed
+    torch.testing.assert_close(alone.transpose(0, 1), decoder(x[:1], memory=x))
     refused(stack, "must begin at 0 and grow with each sentence", x[:, :1], cu_seqlens=torch.tensor([0, 5, 5]))
 
 

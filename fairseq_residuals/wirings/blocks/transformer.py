@@ -132,27 +132,31 @@ class TransformerStack(Stack):
             UserError: inputs that this stack cannot have, or that contradict each other.
         """
         self._check(x, memory, cache, cu_seqlens, padding_mask)
+        if memory_padding_mask is not None and (memory is None or memory_cu_seqlens is not None):
+            raise UserError("memory_padding_mask is of a memory that is not packed; padding_mask is of x")
         if self.batch_first and (cu_seqlens is not None or memory_cu_seqlens is not None):
             raise UserError("packed sentences are end to end, in no batch: build the stack with batch_first=False")
         if self.batch_first:
             x, memory = x.transpose(0, 1), None if memory is None else memory.transpose(0, 1)
         if cache is not None and cache.rows not in (None, x.size(1)):
             raise UserError(f"the cache holds {cache.rows} sentences, and x has {x.size(1)}; {self._order()}")
-        if cu_seqlens is None:
-            _check_mask("padding_mask", padding_mask, x, self._order())
-        if memory is not None and memory_cu_seqlens is None and not (cache and cache.memories):
-            self._check_memory(x, memory, memory_padding_mask)
         packing = None if cu_seqlens is None else Packing(cu_seqlens)
         memory_packing = None if memory_cu_seqlens is None else Packing(memory_cu_seqlens)
         for name, row, packed in (("x", x, packing), ("memory", memory, memory_packing)):
             if packed is not None and (row is None or row.shape[:2] != (packed.total, 1)):
                 shape = None if row is None else tuple(row.shape)
                 raise UserError(f"a packed {name} must be ({packed.total}, 1, C), as its lengths say, not {shape}")
+        new, sentences, past = x.size(0), x.size(1), 0
+        if packing is not None:
+            new, sentences, padding_mask = packing.longest, packing.sentences, packing.padding_mask
+        else:
+            _check_mask("padding_mask", padding_mask, x, self._order())
         if memory_packing is not None:
             memory_padding_mask = memory_packing.padding_mask
-        new, past = (x.size(0), 0) if packing is None else (packing.longest, 0)
-        if packing is not None:
-            padding_mask = packing.padding_mask
+            if memory_packing.sentences != sentences:
+                raise UserError(f"memory has {memory_packing.sentences} packed sentences, and x has {sentences}")
+        elif memory is not None and not (cache and cache.memories):
+            self._check_memory(sentences, memory, memory_padding_mask)
         if cache is not None:
             cache.belong_to(self)
             past = cache.positions
@@ -203,13 +207,13 @@ class TransformerStack(Stack):
         if cu_seqlens is not None and (cache is not None or padding_mask is not None):
             raise UserError("packed input has neither padding nor a cache; give cu_seqlens alone")
 
-    def _check_memory(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> None:
+    def _check_memory(self, sentences: int, memory: Tensor, memory_padding_mask: Tensor | None) -> None:
         channels = self[0].encoder_attn.kdim
         # of an encoder that makes one memory for each layer (transparent_attention), as wide as all of them
         widths = (channels, channels * len(self))
-        if memory.dim() != 3 or memory.size(1) != x.size(1) or memory.size(-1) not in widths:
+        if memory.dim() != 3 or memory.size(1) != sentences or memory.size(-1) not in widths:
             raise UserError(
-                f"memory must be (positions, sentences, channels), here (S, {x.size(1)}, {channels}), not"
+                f"memory must be (positions, sentences, channels), here (S, {sentences}, {channels}), not"
                 f" {tuple(memory.shape)}; with batch_first=True the first two change places"
             )
         _check_mask("memory_padding_mask", memory_padding_mask, memory, self._order())
