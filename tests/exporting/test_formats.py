@@ -231,6 +231,8 @@ def test_the_loss_of_several_batches_is_that_of_one(task: str, tmp_path: Path) -
         moved = model.prepare_decoder_input_ids_from_labels(labels)
         assert torch.equal(model(input_ids=words, decoder_input_ids=moved).logits, whole.logits)
         assert len(model.generate(words, labels=labels, max_new_tokens=2)) == len(words)
+    many = words.repeat(4000, 1)  # whose losses add up to more than half precision holds
+    assert model.half()(input_ids=many, labels=many).loss.isfinite()
 
 
 @pytest.mark.parametrize("task", (PAIR, ALONE))

@@ -32,6 +32,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.documents import parse_json
+from fairseq_residuals.wirings.utils.precision import at_least_fp32
 
 SETTINGS_FILE, WEIGHTS_FILE = "model.json", "model.safetensors"
 
@@ -444,9 +445,10 @@ def _apart(padding: int | None, end: int | None) -> None:
 
 
 def _loss(logits: Tensor, target: Tensor, decoder: Decoder, label_smoothing: float) -> Tensor:
-    """Return the mean cross entropy, (B, T, words) and (B, T) -> ()."""
+    """Return the mean cross entropy, (B, T, words) and (B, T) -> (), in single precision at least."""
     ignored = decoder.padding_idx if decoder.padding_idx >= 0 else -100
-    return cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=ignored, label_smoothing=label_smoothing)
+    exact = at_least_fp32(logits).flatten(0, 1)
+    return cross_entropy(exact, target.flatten(), ignore_index=ignored, label_smoothing=label_smoothing)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from fairseq_residuals.wirings.blocks.cache import DecoderCache
 from fairseq_residuals.wirings.blocks.halves import Encoder, build_halves, open_all_attention
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
+from fairseq_residuals.wirings.utils.precision import at_least_fp32
 
 CACHE = "cache" if "cache" in (field.name for field in fields(CausalLMOutputWithPast)) else "past_key_values"
 """Name of the cache among arguments and results; transformers has the first one since 5.24."""
@@ -136,7 +137,7 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
             return None
         # items are those of several batches, whose losses Trainer adds up
         of = "mean" if items is None else "sum"
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=of)
+        loss = nn.functional.cross_entropy(at_least_fp32(logits).flatten(0, 1), labels.flatten(), reduction=of)
         return loss if items is None else loss / items
 
 
