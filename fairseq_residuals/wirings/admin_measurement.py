@@ -165,7 +165,7 @@ class ProfileFirstBatch:
 
     def __call__(self, stack: Stack, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Measure with dropout as in training, and leave the random numbers as they were."""
-        if self.done or not stack.training:
+        if self.done or not stack.training or kwargs.get("cache") is not None:  # which a second pass would fill twice
             return
         if is_transforming():
             raise UserError(f"admin {MEASURES}")
