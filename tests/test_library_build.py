@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack, parameter_groups
+from fairseq_residuals import DecoderCache, LanguageModel, TokenEmbedding, UserError, build_stack, parameter_groups
 from fairseq_residuals.wirings.admin_measurement import measure, unprofiled
 from fairseq_residuals.wirings.blocks.embedding import sinusoids
 from fairseq_residuals.wirings.core.packing import Packing
@@ -77,7 +78,11 @@ def test_admin_is_profiled_by_the_first_batch_of_training() -> None:
     assert torch.equal(loaded.state_dict()["1.ffn_connection.omega"], before["1.ffn_connection.omega"])
 
 
-def test_admin_that_was_saved_before_training_is_profiled_when_it_trains() -> None:
+def test_admin_that_was_saved_before_training_is_profiled_when_it_trains(tmp_path: Path) -> None:
+    LanguageModel("admin", vocab=20, **SIZES).save(tmp_path)
+    model: Any = LanguageModel.load(tmp_path).train()
+    model(torch.arange(10).view(2, 5))
+    assert model.decoder.layers[1].connection("ffn").omega[0] > 1.1
     stack, x = language_model("admin"), vectors(5, 3)
     loaded = language_model("admin")
     loaded.load_state_dict(stack.state_dict())

@@ -182,9 +182,9 @@ def check_norms(wiring: Wiring, owners: Sequence[Sequence[nn.Module]], others: C
             raise UserError(f"this wiring has no norm{' of its own' if others else ''}, so {name} would do nothing")
 
 
-def start_omegas(stack: Stack) -> None:
+def start_omegas(model: nn.Module) -> None:
     """Give the connections of Admin, if there are any, the omegas of the first batch of training."""
-    if unprofiled(stack):
+    for stack in (module for module in model.modules() if isinstance(module, Stack) and unprofiled(module)):
         stack.register_forward_pre_hook(ProfileFirstBatch(), with_kwargs=True)
 
 

@@ -120,6 +120,7 @@ class TransformerModel(nn.Module):
         except (OSError, RuntimeError, LookupError, safetensors.SafetensorError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{folder / WEIGHTS_FILE} is missing, damaged, or of another model: {reason}") from error
+        start_omegas(model)  # of one that was saved before it was trained
         return model.eval()
 
     def _start(self, wiring: Wiring, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
@@ -133,8 +134,7 @@ class TransformerModel(nn.Module):
         for half in halves:
             check_effects(half.layers, half.settings, wiring)
         initialise([(half, half.layers) for half in halves])
-        for half in halves:
-            start_omegas(half.layers)
+        start_omegas(self)
         self.to(device=device, dtype=dtype)
 
     def _continue(
