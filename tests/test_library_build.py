@@ -18,6 +18,7 @@ from fairseq_residuals.wirings.blocks.embedding import sinusoids
 from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.fairseq_weights import load_fairseq_weights
 from fairseq_residuals.wirings.speed import cpu
+from fairseq_residuals.wirings.wrap import wrap
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
 
@@ -406,3 +407,15 @@ def test_fast_paths_serve_a_stack(variant: str) -> None:
         gradients = torch.autograd.grad(out.square().mean(), [x, *run.parameters()])
         results.append((out.detach(), *gradients))
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_fast_paths_leave_sub_layers_of_others_and_what_is_frozen() -> None:
+    model = LanguageModel("pre_ln", vocab=20, **SIZES)
+    model.decoder.embed_tokens.requires_grad_(False)
+    wrapped = wrap("post_ln", [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0)] * 2, dim=16)
+    for stack, x in ((wrapped, vectors(4, 3)), (model, torch.arange(6).view(2, 3))):
+        expected = stack(x)
+        for fast in (False, True):
+            cpu.attach(stack, fast=fast)
+        with cpu.tuned(stack):
+            torch.testing.assert_close(stack(x), expected)

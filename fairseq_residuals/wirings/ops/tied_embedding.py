@@ -83,7 +83,7 @@ class TiedEmbedding(nn.Embedding):
     def __init__(self, plain: nn.Embedding) -> None:
         super().__init__(plain.num_embeddings, plain.embedding_dim, plain.padding_idx, _weight=plain.weight.data)
         self.weight = plain.weight
-        if not hasattr(self.weight, "late_rows"):
+        if self.weight.requires_grad and not hasattr(self.weight, "late_rows"):
             self.weight.late_rows = LateRows()  # type: ignore[attr-defined]
             self.weight.register_hook(self.weight.late_rows)  # type: ignore[attr-defined, no-untyped-call]
 

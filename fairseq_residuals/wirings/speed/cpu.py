@@ -83,7 +83,8 @@ def attach(model: nn.Module, *, fast: bool, keep_memory: bool = False) -> None:
     """
     backend = CPUAttention(fast)
     for module in model.modules():
-        if isinstance(module, Connection):
+        # wrap and rewire have backends of their own, which call sub-layers of any kind
+        if isinstance(module, Connection) and module.attention in (run_attention, CPUAttention(), CPUAttention(True)):
             module.attention = backend
     model.fast_on_cpu = fast  # type: ignore[assignment]
     model.keep_freed_memory = fast or keep_memory  # type: ignore[assignment]
