@@ -24,6 +24,8 @@ def test_rewire(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 def test_optimizer() -> None:
     names = run(example("optimizer", DOCUMENT))
+    # the groups have rates, so that one given beside them would do nothing
+    assert not re.search(r"(Muon|AdamW)\(.*\blr=", example("optimizer", DOCUMENT))
     model = names["model"]
     words = torch.randint(100, (2, 7))
     model(input_ids=words, labels=words).loss.backward()
