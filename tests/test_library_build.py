@@ -140,6 +140,9 @@ def test_weights_of_another_stack_are_refused_in_a_sentence() -> None:
         load_fairseq_weights(stack, state)
     assert "\n" not in str(error.value)
     assert all(torch.equal(value, before[name]) for name, value in stack.state_dict().items())
+    # an encoder's positions would see what comes later
+    with pytest.raises(UserError, match="is of the decoder, this stack of the encoder: change prefix or task"):
+        load_fairseq_weights(build_stack("layer_scale", **SIZES), state)
 
 
 def test_the_order_of_sentences_and_positions_is_checked() -> None:

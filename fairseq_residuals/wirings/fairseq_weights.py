@@ -36,10 +36,14 @@ def load_fairseq_weights(stack: Stack, checkpoint: Path | str | Mapping[str, Any
 
     Raises:
         UserError: the file cannot be read; the checkpoint names another wiring, number of heads or activation; a
-            parameter is missing, or left over, or of another shape.
+            parameter is missing, or left over, or of another shape; ``prefix`` is of another kind of stack.
     """
     state, settings = _open(checkpoint)
     side = "decoder" if prefix.startswith("decoder") else "encoder"
+    if side != stack.shape.stack:
+        raise UserError(
+            f"prefix={prefix!r} is of the {side}, this stack of the {stack.shape.stack}: change prefix or task"
+        )
     _check_wiring(stack, settings, side)
     layers = "transformer_layers" if any(key.startswith(f"{prefix}transformer_layers.") for key in state) else "layers"
     names = stack_names(state, prefix, layers)
