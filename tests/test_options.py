@@ -161,10 +161,12 @@ def test_what_a_variant_lacks_is_named() -> None:
 
     for wrong, says in [
         (Inherited, "'wrong' does not say its title, paper, equations, verified in the body of Inherited"),
-        (NoDecorator, "the Config of wiring 'wrong' needs the decorator @dataclass"),
+        (NoDecorator, "NoDecorator.Config needs the decorator @dataclass"),
     ]:
         with pytest.raises(TypeError, match=says):
             register_variant("wrong")(wrong)
+    with pytest.raises(TypeError, match=says):  # in a connection, the option would be an object and so as good as true
+        Wiring.of(NoDecorator)
     assert "wrong" not in VARIANTS
 
 

@@ -114,8 +114,10 @@ def options_of(config_class: type) -> Mapping[str, Option]:
     """Return the options that a ``Config`` declares, by name, in their order.
 
     Raises:
-        TypeError: a field has no :func:`option`, or a default that could not be written on a command line and read.
+        TypeError: no decorator, a field without :func:`option`, or a default that cannot be written and read as text.
     """
+    if any(isinstance(value, dataclasses.Field) for value in vars(config_class).values()):
+        raise TypeError(f"{config_class.__qualname__} needs the decorator @dataclass(frozen=True)")
     hints = get_type_hints(config_class)
     options = {}
     for f in dataclasses.fields(config_class):  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import pkgutil
@@ -10,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.config import options_of
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 
 REQUIRED = ("title", "paper", "year", "equations", "verified")
@@ -57,8 +57,7 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
         # a cell of a notebook that runs again defines the class anew
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"a wiring named {name!r} is registered already: {_REGISTERED[name]}")
-        if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
-            raise TypeError(f"the Config of wiring {name!r} needs the decorator @dataclass(frozen=True)")
+        options_of(cls.Config)
         lineage = cls.__mro__
         own = lineage[: next(i for i, base in enumerate(lineage) if base is Variant or base in _REGISTERED.values())]
         if missing := [attribute for attribute in REQUIRED if not any(attribute in vars(base) for base in own)]:
