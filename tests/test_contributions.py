@@ -156,6 +156,7 @@ def test_what_is_not_additive_says_where() -> None:
     assert "ShortcutConnection makes something else" in refused(moved("scmoe"), embeddings())
     assert "PreLN makes something else" in refused(moved("pre_ln", options={"norm_type": "dyt"}), embeddings())
     assert "call eval() first" in refused(moved("pre_ln").train(), embeddings())
+    assert "call float() first" in refused(moved("pre_ln").bfloat16(), embeddings().bfloat16())
     model: Any = torch.nn.Sequential(moved("pre_ln"))
     assert "give that of this Sequential" in refused(model, embeddings())
 

@@ -61,12 +61,14 @@ def contributions(stack: Stack, x: Tensor, *args: Any, **kwargs: Any) -> Contrib
         args, kwargs: what its forward is given beside.
 
     Raises:
-        UserError: it is no stack, or in training mode, or its wiring is not additive; the message says where.
+        UserError: no stack, in training mode, in half precision, or a wiring that is not additive; it says where.
     """
     if not isinstance(stack, Stack):
         raise UserError(f"contributions are those of a wired stack: give that of this {type(stack).__name__}")
     if stack.training:
         raise UserError("contributions are those of a stack in evaluation mode: call eval() first")
+    if x.dtype in (torch.float16, torch.bfloat16):
+        raise UserError("in half precision, rounding is more than the smaller contributions: call float() first")
     turned = getattr(stack, "batch_first", False)
     record = _Record(x.transpose(0, 1) if turned else x)
     with record.watching(stack):
