@@ -97,7 +97,7 @@ def test_whole_models_take_classes(tmp_path: Path) -> None:
         loss.backward()
         gains = [p for name, p in model.named_parameters() if name.endswith("gain")]
         assert gains and all(p.grad is not None for p in gains)
-        with pytest.raises(UserError, match="load would not know Halved: register the class"):
+        with pytest.raises(UserError, match="load would not know Halved: give the name that register_variant"):
             model.save(tmp_path)
 
 

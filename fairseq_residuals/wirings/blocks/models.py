@@ -90,8 +90,8 @@ class TransformerModel(nn.Module):
         """
         if self.is_of_class:
             raise UserError(
-                f"load would not know {self.settings.decoder.residual}: register the class by register_variant, or save"
-                " state_dict() and build the model anew"
+                f"load would not know {self.settings.decoder.residual}: give the name that register_variant has given"
+                " the class, or save state_dict() and build the model anew"
             )
         safetensors, folder = safetensors_package(), Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
