@@ -251,6 +251,10 @@ def test_sublayers_in_any_number() -> None:
     assert [streams[i].self_attn_connection.site.n_sub for i in range(3)] == [1, 1, 1]
     assert streams(x).shape == x.shape
     assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16, ffn_dim=32)(x).shape == x.shape
+    twice = [[MultiheadAttention(64, 2), MultiheadAttention(64, 2)]]
+    layer: Any = wrap("pre_ln", twice, dim=64, kinds=("self", "self"), options={"init": "small"})[0]
+    for attention in (layer.self_attn, layer.self_attn2):
+        assert attention.q_proj.weight.std().item() == pytest.approx((2 / (5 * 64)) ** 0.5, rel=0.1)
 
 
 def test_two_sub_layers_of_a_kind_are_two() -> None:

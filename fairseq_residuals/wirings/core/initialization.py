@@ -92,7 +92,8 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
 
 def _draw_small(layers: nn.ModuleList, dim: int) -> None:
     # the authors' matrices of queries, keys, values and outputs are one, of d inputs and 4 d outputs
-    attention = {m for name, part in layers.named_modules() if name.endswith("_attn") for m in part.modules()}
+    named = [(name.rstrip("0123456789"), part) for name, part in layers.named_modules()]  # wrap counts attentions
+    attention = {m for name, part in named if name.endswith("_attn") for m in part.modules()}
     matrices = matrices_of(layers)
     for module in _linear(layers.modules()):
         fans = 5 * dim if module in attention else sum(matrices[module][0].shape)
