@@ -11,8 +11,9 @@ import torch
 from tiny import PAD, build
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
-from fairseq_residuals.wirings.ops.tied_embedding import TiedEmbedding, reference
+from fairseq_residuals.wirings.ops.tied_embedding import TiedEmbedding
 
 TIED = {
     "translation": ("--share-all-embeddings",),
@@ -39,7 +40,7 @@ def test_gradient() -> None:
     embed, weight = tied()
     for times in (1, 2):  # the second pass adds to the first one's
         loss(WORDS, embed(WORDS) + embed(WORDS.flip(0)), embed.weight).backward()
-        plain = reference(WORDS, weight, PAD) + reference(WORDS.flip(0), weight, PAD)
+        plain = embedding(WORDS, weight, PAD) + embedding(WORDS.flip(0), weight, PAD)
         loss(WORDS, plain, weight).backward()
         assert embed.weight.grad is not None and weight.grad is not None
         torch.testing.assert_close(embed.weight.grad, weight.grad, rtol=1e-6, atol=1e-7 * times)
@@ -49,7 +50,7 @@ def test_gradient_without_a_projection() -> None:
     """Padding has none, nor have words that are not there."""
     embed, weight = tied()
     embed(WORDS).square().sum().backward()
-    reference(WORDS, weight, PAD).square().sum().backward()
+    embedding(WORDS, weight, PAD).square().sum().backward()
     assert embed.weight.grad is not None and weight.grad is not None
     assert torch.equal(embed.weight.grad, weight.grad) and embed.weight.grad.is_contiguous()
     assert embed.weight.grad[[0, PAD, 2]].eq(0).all()
@@ -58,7 +59,7 @@ def test_gradient_without_a_projection() -> None:
 def test_gradient_by_name() -> None:
     embed, weight = tied()
     (found,) = torch.autograd.grad(loss(WORDS, embed(WORDS), embed.weight), embed.weight)
-    (wanted,) = torch.autograd.grad(loss(WORDS, reference(WORDS, weight, PAD), weight), weight)
+    (wanted,) = torch.autograd.grad(loss(WORDS, embedding(WORDS, weight, PAD), weight), weight)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
 
@@ -88,7 +89,7 @@ def test_a_pass_that_was_broken_off() -> None:
         loss(WORDS, embed(WORDS), broken).backward()
     assert embed.weight.grad is None
     embed(WORDS).sum().backward()
-    reference(WORDS, weight, PAD).sum().backward()
+    embedding(WORDS, weight, PAD).sum().backward()
     assert embed.weight.grad is not None and weight.grad is not None and torch.equal(embed.weight.grad, weight.grad)
 
 
@@ -104,7 +105,7 @@ def test_a_copy() -> None:
     embed, weight = tied()
     again = copy.deepcopy(embed)
     loss(WORDS, again(WORDS), again.weight).backward()
-    loss(WORDS, reference(WORDS, weight, PAD), weight).backward()
+    loss(WORDS, embedding(WORDS, weight, PAD), weight).backward()
     assert again.weight.grad is not None and weight.grad is not None
     torch.testing.assert_close(again.weight.grad, weight.grad, rtol=1e-6, atol=1e-7)
     assert embed.weight.grad is None
@@ -117,7 +118,7 @@ def test_a_pickled_one() -> None:
     file.seek(0)
     again = torch.load(file, weights_only=False)
     loss(WORDS, again(WORDS), again.weight).backward()
-    loss(WORDS, reference(WORDS, weight, PAD), weight).backward()
+    loss(WORDS, embedding(WORDS, weight, PAD), weight).backward()
     torch.testing.assert_close(again.weight.grad, weight.grad, rtol=1e-6, atol=1e-7)
 
 

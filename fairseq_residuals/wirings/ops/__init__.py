@@ -1,6 +1,6 @@
-"""Numerics with gradients written out, each beside a reference of a few lines.
+"""Numerics with gradients written out.
 
-Every module has a function ``reference``, or ``<op>_reference`` for each of its ops: the equation in plain PyTorch. The
-fast form computes the same with less memory or time, and a test of the same name in ``tests/ops`` compares the two.
+A function ``<op>_reference`` is an op's equation in plain PyTorch, for what looks into it. The fast form computes the
+same with less memory or time, and a test of the module's name in ``tests/ops`` compares it with plain PyTorch.
 Modules import PyTorch, :mod:`fairseq_residuals.wirings.utils` and each other.
 """

@@ -26,11 +26,6 @@ around_sum = AttachableContext()
 """Context around the sum of values; its value is the sequence of them."""
 
 
-def weighted_sum_reference(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
-    """Multiply each value by its weight and add the products."""
-    return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
-
-
 def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     """Return Σ_k w_k v_k, of (K, ...) and K times (T, B, C), where (...) broadcasts to (T, B, C)."""
     first, *others = weights.unbind()

@@ -19,11 +19,6 @@ from torch.nn.functional import embedding
 from fairseq_residuals.wirings.utils.torch_private import backward_pass_number
 
 
-def reference(words: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
-    """Look the words up."""
-    return embedding(words, weight, padding_idx)
-
-
 class LateRows:
     """Add rows that wait to the gradient of a weight, of which this is a hook."""
 

@@ -76,10 +76,6 @@ def products_by_onednn() -> Iterator[None]:
         yield
 
 
-def products_by_mkl() -> AbstractContextManager[None]:
-    """Let MKL compute them, whatever else was asked for."""
-    return _products("ieee")
-
-
 def _small_products(x: Tensor) -> AbstractContextManager[None]:
-    return products_by_mkl() if x.device.type == "cpu" else nullcontext()
+    """Let MKL compute them, whatever else was asked for."""
+    return _products("ieee") if x.device.type == "cpu" else nullcontext()
