@@ -102,9 +102,6 @@ def test_every_wiring_has_a_file_or_a_reason(tmp_path: Path, capsys: pytest.Capt
         assert kit["output"].shape == (5, 2, 8 * (4 if name == "transparent_attention" else 1))
         assert np.abs(kit["gradient.input"]).max() > 0
         assert sum(key.endswith(".fed") for key in kit) == (4 if name == "depthwise_lstm" else 8)
-
-
-def test_a_wiring_that_there_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", str(tmp_path), "--wirings", "pre_lnn"]) == 1
     assert "did you mean pre_ln?" in capsys.readouterr().err
 

@@ -26,6 +26,7 @@ from fairseq_residuals.wirings.parameter_groups import scales_of
 from tests.golden_check.parity import read
 from tests.golden_check.rebuild import build as build_golden
 
+BY_DEPTH = "it draws or scales its weights by depth already"
 ADDITIVE = sorted(name for name, v in VARIANTS.items() if not v.contradiction(v.Config(depth_mup=True)))
 
 
@@ -67,22 +68,18 @@ def test_each_stack_has_its_own_depth() -> None:
     assert [{m.multiplier for m in s.modules() if isinstance(m, Connection)} for s in stacks(model)] == [{0.5}, {0.25}]
 
 
-@pytest.mark.parametrize("name", sorted(n for n, v in VARIANTS.items() if v.summation != "pre"))
-def test_refused_where_branches_are_not_added(name: str) -> None:
-    with pytest.raises(UserError, match=f"wiring '{name}' cannot take option depth_mup, for the theory"):
-        Wiring.parse(name, "depth_mup=true").check("decoder", 2, alone=False)
-
-
 @pytest.mark.parametrize(
-    ("name", "other"),
+    ("name", "other", "why"),
     [
-        *(("t_fixup", ""), ("sub_ln", "")),
-        *(("pre_ln", other) for other in ("init=ds_init", "init=ds_init_code", "init_scale=depth")),
+        *((n, "", "the theory is") for n, v in sorted(VARIANTS.items()) if v.summation != "pre"),
+        *((n, "", BY_DEPTH) for n in ("t_fixup", "sub_ln")),
+        *(("pre_ln", o, BY_DEPTH) for o in ("init=ds_init", "init=ds_init_code", "init_scale=depth")),
     ],
 )
-def test_refused_where_weights_start_by_depth(name: str, other: str) -> None:
-    with pytest.raises(UserError, match="for it draws or scales its weights by depth already"):
-        Wiring.parse(name, f"depth_mup=true,{other}").check("encoder", 2, alone=False)
+def test_refused(name: str, other: str, why: str) -> None:
+    """Where branches are not added, and where weights start by depth."""
+    with pytest.raises(UserError, match=f"wiring '{name}' cannot take option depth_mup, for {why}"):
+        Wiring.parse(name, f"depth_mup=true,{other}").check("decoder", 2, alone=False)
 
 
 @pytest.mark.parametrize("name", ["completep", "depthmup_half"])
@@ -168,14 +165,11 @@ def test_bf16_has_the_settings_in_its_copies() -> None:
     assert update(trainer, sample())["loss"] > 0
 
 
-def test_one_vector_of_parameters_is_refused() -> None:
+def test_one_vector_of_parameters_and_several_optimizers_are_refused() -> None:
     model, flat = nn.Linear(2, 3), [{"lr": 0.1, "weight_decay": 0.0, "eps": 1e-8, "params": [torch.zeros(9)]}]
     trainer = Namespace(model=model, criterion=nn.Identity(), optimizer=Namespace(param_groups=flat))
     with pytest.raises(UserError, match="add --fp16-no-flatten-grads"):
         by_scale(trainer, {model.weight: UpdateScale(eps=0.5)})
-
-
-def test_several_optimizers_are_refused() -> None:
     groups = FairseqCompositeOptimizer.param_groups.fget(Namespace(optimizers={}))
     trainer = Namespace(optimizer=Namespace(param_groups=groups))
     with pytest.raises(UserError, match="take --optimizer adam, not composite"):

@@ -195,8 +195,8 @@ def test_layers_of_pytorch(task: str, norm_first: bool, batch_first: bool) -> No
     """Taken apart and wired as they were, with their norms, they compute what they computed."""
     torch.manual_seed(1)
     kind = nn.TransformerEncoderLayer if task == "encoder" else nn.TransformerDecoderLayer
-    settings = {"norm_first": norm_first, "batch_first": batch_first, "dropout": 0.2}
-    layers = [kind(16, 2, 32, **settings).eval() for _ in range(DEPTH)]
+    settings = {"norm_first": norm_first, "batch_first": batch_first}
+    layers = [kind(16, 2, 32, dropout=p, **settings).eval() for p in (0.1, 0.5)]
     for p in nn.ModuleList(layers).parameters():
         p.data.add_(0.1 * torch.randn(p.shape))
     x, memory = torch.randn(5, 5, 16), torch.randn(5, 5, 16)
@@ -208,7 +208,7 @@ def test_layers_of_pytorch(task: str, norm_first: bool, batch_first: bool) -> No
     for layer in layers:
         expected = layer(expected, mask) if task == "encoder" else layer(expected, memory, mask)
     torch.testing.assert_close(stack(x, attention={"attn_mask": mask}, **cross), expected, rtol=1e-4, atol=1e-5)
-    assert [stack[0].dropout_module.p, stack.shape.heads, stack.shape.ffn_dim] == [0.2, 2, 32]
+    assert [*(stack[i].dropout_module.p for i in range(2)), stack.shape.heads, stack.shape.ffn_dim] == [0.1, 0.5, 2, 32]
 
 
 @pytest.mark.parametrize(("task", "variant"), cases("encoder"))
@@ -298,18 +298,6 @@ def test_a_mask_of_booleans_hides(variant: str, options: dict[str, Any], setting
     added = torch.zeros(6, 6).masked_fill(hidden, -torch.inf)
     found, expected = (stack(x, attention={"attn_mask": mask}) for mask in (hidden, added))
     torch.testing.assert_close(found, expected)
-
-
-def test_cross_attention_needs_a_memory() -> None:
-    layers = [(MultiheadAttention(16, 2), MultiheadAttention(16, 2), FeedForward(16, 32))]
-    with pytest.raises(UserError, match="give the stack cross_attention="):
-        wrap("pre_ln", layers, dim=16, task="decoder")(torch.randn(5, 3, 16))
-
-
-def test_layers_keep_their_dropouts() -> None:
-    layers = [nn.TransformerEncoderLayer(16, 2, 24, dropout=p, norm_first=True) for p in (0.1, 0.5)]
-    stack = wrap("pre_ln", layers, dim=16)
-    assert [stack[i].dropout_module.p for i in range(2)] == [0.1, 0.5]
 
 
 def test_arguments_of_each_layer() -> None:
@@ -406,10 +394,12 @@ def test_refused(layers: Any, settings: dict[str, Any], message: str) -> None:
     assert message in str(error.value)
 
 
-def test_an_input_of_another_shape_is_refused() -> None:
+def test_inputs_of_another_shape_or_without_memory_are_refused() -> None:
     stack = wrap("b2t", [[nn.Identity(), nn.Identity()]], **SIZES)
     with pytest.raises(UserError, match=r"x must have three dimensions, the last of 16, not \(5, 16\)"):
         stack(torch.randn(5, 16))
+    with pytest.raises(UserError, match="give the stack cross_attention="):
+        wrap("pre_ln", ours("decoder"), dim=16, task="decoder")(torch.randn(5, 3, 16))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import io
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,6 +45,9 @@ def test_gradient() -> None:
         loss(WORDS, plain, weight).backward()
         assert embed.weight.grad is not None and weight.grad is not None
         torch.testing.assert_close(embed.weight.grad, weight.grad, rtol=1e-6, atol=1e-7 * times)
+    (found,) = torch.autograd.grad(loss(WORDS, embed(WORDS), embed.weight), embed.weight)
+    (wanted,) = torch.autograd.grad(loss(WORDS, embedding(WORDS, weight, PAD), weight), weight)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_gradient_without_a_projection() -> None:
@@ -54,13 +58,6 @@ def test_gradient_without_a_projection() -> None:
     assert embed.weight.grad is not None and weight.grad is not None
     assert torch.equal(embed.weight.grad, weight.grad) and embed.weight.grad.is_contiguous()
     assert embed.weight.grad[[0, PAD, 2]].eq(0).all()
-
-
-def test_gradient_by_name() -> None:
-    embed, weight = tied()
-    (found,) = torch.autograd.grad(loss(WORDS, embed(WORDS), embed.weight), embed.weight)
-    (wanted,) = torch.autograd.grad(loss(WORDS, embedding(WORDS, weight, PAD), weight), weight)
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
 
 def test_a_gradient_that_another_has_too() -> None:
@@ -101,25 +98,15 @@ def test_frequent_words_in_bf16() -> None:
     torch.testing.assert_close(embed.weight.grad[3].float(), torch.full((4,), 10.0), rtol=0.005, atol=0)
 
 
-def test_a_copy() -> None:
+@pytest.mark.parametrize("how", (copy.deepcopy, lambda embed: pickle.loads(pickle.dumps(embed))), ids=("", "pickled"))
+def test_a_copy(how: Callable[[TiedEmbedding], TiedEmbedding]) -> None:
     embed, weight = tied()
-    again = copy.deepcopy(embed)
+    again = how(embed)
     loss(WORDS, again(WORDS), again.weight).backward()
     loss(WORDS, embedding(WORDS, weight, PAD), weight).backward()
     assert again.weight.grad is not None and weight.grad is not None
     torch.testing.assert_close(again.weight.grad, weight.grad, rtol=1e-6, atol=1e-7)
     assert embed.weight.grad is None
-
-
-def test_a_pickled_one() -> None:
-    embed, weight = tied()
-    file = io.BytesIO()
-    torch.save(embed, file)
-    file.seek(0)
-    again = torch.load(file, weights_only=False)
-    loss(WORDS, again(WORDS), again.weight).backward()
-    loss(WORDS, embedding(WORDS, weight, PAD), weight).backward()
-    torch.testing.assert_close(again.weight.grad, weight.grad, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("task", TIED)
