@@ -91,6 +91,3 @@ class ValueResidual(nn.Module):
         if "first_value" not in s:
             return {"edit_value": keep}
         return {"edit_value": mix} if self.mixes else {}
-
-    def extra_repr(self) -> str:
-        return "mixes" if self.mixes else "values of its own"
