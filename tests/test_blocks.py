@@ -116,15 +116,18 @@ def test_a_decoder_with_padding_does_nothing_deprecated() -> None:
     torch.testing.assert_close(out[:3], stack(vectors(5, 2)[:3]))
 
 
-def test_the_fused_kernel_computes_what_open_attention_does() -> None:
+def test_the_fused_kernels_compute_what_open_attention_does() -> None:
+    """Also while the attention trains and its dropout is switched off."""
     torch.manual_seed(1)
-    attention = perturb(MultiheadAttention(16, 4, kv_heads=1, bias=False, rotary=Rotary()))
-    attention.q_norm, attention.k_norm = nn.RMSNorm(4), nn.RMSNorm(4)
+    today = perturb(MultiheadAttention(16, 4, kv_heads=1, bias=False, rotary=Rotary(), dropout=0.5))
+    today.q_norm, today.k_norm = nn.RMSNorm(4), nn.RMSNorm(4)
     x, mask, padding = vectors(5, 2), torch.full((5, 5), -torch.inf).triu(1), torch.zeros(2, 5, dtype=torch.bool)
     padding[1, :2] = True  # on the left: two queries see padding alone
-    inputs = {"attn_mask": mask, "key_padding_mask": padding}
-    torch.testing.assert_close(attention(x, x, x, **inputs)[0], open_attention(attention, x, x, x, **inputs)[0])
-    assert attention(x, x, x, need_weights=True)[1].shape == (2, 5, 5)
+    for attention, hidden in ((today, padding), (MultiheadAttention(16, 4, dropout=0.5), None)):
+        attention.dropout_module.eval()
+        inputs = {"attn_mask": mask, "key_padding_mask": hidden}
+        torch.testing.assert_close(attention(x, x, x, **inputs)[0], open_attention(attention, x, x, x, **inputs)[0])
+    assert today(x, x, x, need_weights=True)[1].shape == (2, 5, 5)
 
 
 @pytest.mark.parametrize(("name", "activation"), [("swiglu", F.silu), ("geglu", F.gelu)])

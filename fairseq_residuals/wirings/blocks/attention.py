@@ -188,7 +188,7 @@ class MultiheadAttention(nn.Module):
             self.dropout_module.p,
             self.out_proj.weight,
             self.out_proj.bias,
-            training=self.training,
+            training=self.dropout_module.training,
             # masks of two types are deprecated
             key_padding_mask=additive(key_padding_mask, query),
             need_weights=need_weights or need_head_weights,
@@ -218,7 +218,7 @@ class MultiheadAttention(nn.Module):
             share_heads(k, self.num_heads),
             share_heads(v, self.num_heads),
             mask,
-            dropout_p=self.dropout_module.p if self.training else 0.0,
+            dropout_p=self.dropout_module.p if self.dropout_module.training else 0.0,
             scale=self.scaling,
         )
         return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2))  # type: ignore[no-any-return]
