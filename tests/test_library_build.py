@@ -227,6 +227,7 @@ def test_a_cache_keeps_the_memory_of_a_decoder() -> None:
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
 def test_a_copied_cache_goes_on_by_itself(how: Any) -> None:
     stack, x = language_model(), vectors(4, 3)
+    stack[0].self_attn.register_forward_hook(lambda _, inputs, out: (-out[0], None))  # which acts with a cache, too
     cache = DecoderCache()
     stack(x[:2], cache=cache)
     other = how(cache)
@@ -402,6 +403,7 @@ def test_fast_paths_serve_a_stack(variant: str) -> None:
 def test_fast_paths_leave_sub_layers_of_others_and_what_is_frozen() -> None:
     model = LanguageModel("pre_ln", vocab=20, **SIZES)
     model.decoder.embed_tokens.requires_grad_(False)
+    model.decoder.layers[0].self_attn.register_forward_hook(lambda _, inputs, out: (-out[0], None))
     wrapped = wrap("post_ln", [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0)] * 2, dim=16)
     for stack, x in ((wrapped, vectors(4, 3)), (model, torch.arange(6).view(2, 3))):
         expected = stack(x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Rotary:
 class MultiheadAttention(nn.Module):
     """Attend from queries to keys and values, head by head.
 
-    What needs the insides of attention (edits, a KV cache) calls :func:`.open_attention` with this module.
+    What needs the insides of attention (edits, a KV cache) has it call :func:`.open_attention`.
     """
 
     beam_size = 1
@@ -143,6 +144,7 @@ class MultiheadAttention(nn.Module):
         static_kv: bool = False,
         need_weights: bool = False,
         need_head_weights: bool = False,
+        **opening: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend, by one of PyTorch's fused kernels where neither weights are asked for nor the keys a fixed memory.
 
@@ -155,23 +157,16 @@ class MultiheadAttention(nn.Module):
                 (Adapters, hooks and quantized linears in place of a projection are run as modules, also without it.)
             need_weights: return the mean weights of the heads.
             need_head_weights: return the weights of each head, which fairseq's fused kernel averages all the same.
+            opening: what else :func:`.open_attention` takes, which then attends.
 
         Returns:
             output (T, B, C); weights (B, T, S), of a fixed memory per head (H, B, T, S), or None.
         """
         stock = self.is_stock()
-        if static_kv or (not stock and (need_weights or need_head_weights)):
-            return open_attention(
-                self,
-                query,
-                key,
-                value,
-                key_padding_mask=key_padding_mask,
-                attn_mask=attn_mask,
-                static_kv=static_kv,
-                need_weights=need_weights,
-                need_head_weights=need_head_weights,
-            )
+        if opening or static_kv or (not stock and (need_weights or need_head_weights)):
+            opening |= {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask, "static_kv": static_kv}
+            opening |= {"need_weights": need_weights, "need_head_weights": need_head_weights}
+            return open_attention(self, query, key, value, **opening)
         if not stock:
             return self._fused(query, key, value, key_padding_mask, attn_mask), None
         return F.multi_head_attention_forward(

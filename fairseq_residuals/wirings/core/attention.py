@@ -10,6 +10,7 @@ a :class:`KVCache`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -106,10 +107,15 @@ def run_attention(
         output (T, B, C), weights or None.
     """
     if needs_opening(cache, kwargs):
-        return open_attention(attn, query, key, value, cache=cache, **kwargs)
+        return opened(attn)(query, key, value, cache=cache, **kwargs)
     if cache is not None:
         kwargs["incremental_state"] = cache.incremental_state
     return attn(query=query, key=key, value=value, **kwargs)  # type: ignore[no-any-return]
+
+
+def opened(attn: Any) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return :func:`open_attention` of ``attn``: the library's module opens itself, so that hooks on it run."""
+    return attn if hasattr(attn, "place_heads") else partial(open_attention, attn)
 
 
 def open_attention(

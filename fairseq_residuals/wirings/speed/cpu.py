@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.attention import KVCache, needs_opening, open_attention, run_attention, weigh_values
+from fairseq_residuals.wirings.core.attention import KVCache, needs_opening, opened, run_attention, weigh_values
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.ops.tied_embedding import TiedEmbedding
 from fairseq_residuals.wirings.speed.activation_recompute import RecomputedLayerNorm, recomputable, recomputing
@@ -52,7 +52,7 @@ class CPUAttention:
             return run_attention(attn, query, key, value, cache=cache, **kwargs)
         if self.fast and "edit_heads" not in kwargs:  # an edit keeps the heads for its own gradient in any case
             kwargs["weigh"] = weigh_values_recomputably
-        return open_attention(attn, query, key, value, cache=cache, **kwargs)
+        return opened(attn)(query, key, value, cache=cache, **kwargs)
 
     def opens(self, attn: Any, query: Tensor, key: Tensor) -> bool:
         """Return whether open attention trains faster.
