@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint_sequential
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
 from fairseq_residuals.wirings.rewire.outputs import example_for
@@ -228,6 +228,27 @@ def test_a_checkpoint_from_outside_that_knows_no_stream_is_refused() -> None:
     torch.testing.assert_close(*grads)
     with pytest.raises(UserError, match="checkpoint the whole model, or"):
         run(use_reentrant=True)
+
+
+@pytest.mark.parametrize(
+    "run", [partial(checkpoint, use_reentrant=r) for r in (False, True)] + [torch.no_grad()(lambda f, x: f(x))]
+)
+@pytest.mark.parametrize("variant", ["hyper_connections", "mudd"])
+def test_a_part_of_a_layer_without_the_stream_s_gradients_is_refused(
+    variant: str, run: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were lost, or a recomputation in the backward pass ended in a KeyError."""
+    if variant == "mudd":  # which acts inside of attention
+        attend = Attention.forward
+        monkeypatch.setattr(Attention, "forward", lambda self, x: run(partial(attend, self), x))
+        model = framework()
+        for block in model.blocks:
+            block.gradient_checkpointing = True  # a switch of its own, by the name of transformers'
+    else:
+        model = computing(lambda block, x: x + run(block.attn, block.norm1(x)))
+    rewire(model, variant, batch=X, blocks=described())
+    with pytest.raises(UserError, match="runs by itself, or without gradients: checkpoint the whole"):
+        model(X.clone().requires_grad_()).sin().sum().backward()
 
 
 def test_the_inside_of_attention_has_to_be_shown() -> None:

@@ -25,7 +25,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
 from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, MovedNorm, pass_on, replaced, take_over
-from fairseq_residuals.wirings.rewire.passes import Seen, fed, first
+from fairseq_residuals.wirings.rewire.passes import Pass, Seen, fed, first
 from fairseq_residuals.wirings.utils.torch_private import last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
@@ -236,8 +236,8 @@ class LayerWiring(Layer):
         if moved or any(last_forward_hook(module) != own for module, own in self.leaving):
             self.hook()  # adapters have been put around linear maps, or taken away; or others have hooks too
         self.stack.start(self.index, fed(args, kwargs))
-        is_checkpointed = getattr(self.layer, "gradient_checkpointing", False) and self.layer.training
-        if is_checkpointed and torch.is_grad_enabled():
+        is_checkpointed = hasattr(self.layer, "_gradient_checkpointing_func") and self.layer.gradient_checkpointing
+        if is_checkpointed and self.layer.training and torch.is_grad_enabled():
             out = self._run_checkpointed(args, kwargs)
         else:
             out = self._run(type(self.layer).forward, args, kwargs)
@@ -262,7 +262,7 @@ class LayerWiring(Layer):
 
     def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the framework's forward, on what the wiring reads where the whole layer is one sub-layer."""
-        self.stack.run.entered = -1
+        self.stack.run.entered, self.stack.run.records = -1, torch.is_grad_enabled()
         if self.stack.turns:
             x = fed(args, kwargs)
             args = tuple(x.roll(1, -1) if value is x else value for value in args)
@@ -295,14 +295,28 @@ class LayerWiring(Layer):
         self.stack.run.stream = dict(zip(keys_after, results[: len(keys_after)], strict=True))
         return (None, *results[len(keys_after) :]) if is_tuple else None
 
+    def _pass(self) -> Pass:
+        """Return the pass in which this layer runs.
+
+        Raises:
+            UserError: a part of the layer runs outside of one, or without gradients: those of the stream would be lost.
+        """
+        run = self.stack.run
+        if not run.stream or run.records != torch.is_grad_enabled():
+            raise UserError(
+                f"a part of {type(self.layer).__name__} runs by itself, or without gradients: checkpoint the whole"
+                " model and not parts of a layer, and instead of torch.no_grad() there, say requires_grad_(False)"
+            )
+        return run
+
     def enter(self, kind: Kind, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Feed a sub-layer what the wiring reads, in place of its input."""
-        connection = self.connection(kind)
-        if connection.site.index <= self.stack.run.entered:
+        connection, run = self.connection(kind), self._pass()
+        if connection.site.index <= run.entered:
             raise UserError(f"{NAMES[kind]} runs before it should: describe sub-layers in the order in which they run")
-        self.stack.run.entered = connection.site.index
+        run.entered = connection.site.index
         given = fed(args, kwargs)
-        h, s = connection.read(self.stack.run.stream)
+        h, s = connection.read(run.stream)
         if not isinstance(h, Tensor):  # I-BERT's come with their scales
             raise UserError(f"a norm of {type(self.layer).__name__} returns more than a tensor")
         flattened = given.dim() < h.dim() and given.numel() == h.numel()  # OPT's FFN sees all positions in one row
@@ -311,11 +325,11 @@ class LayerWiring(Layer):
                 f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
                 " needs all positions at once, not chunks of them, and layers without streams of their own"
             )
-        self.stack.run.stream, self.stack.run.unseen = s, set()
+        run.stream, run.unseen = s, set()
         h = (self.functions[kind](h) if kind in self.functions else h).reshape(given.shape)
         if self.edits_inside(kind):
             if kind == "ffn":
-                self.stack.run.unseen = {ACTIVATIONS}
+                run.unseen = {ACTIVATIONS}
             else:
                 self._ask(kind, module, h, s)
         # of PyTorch's attention, keys and values are the same tensor once more
@@ -360,26 +374,26 @@ class LayerWiring(Layer):
 
     def feed(self, kind: Kind, place: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Feed the projection of keys or values what the wiring makes them of."""
-        asked = self.stack.run.asked
-        if kind == "self" and asked is not None and place != "query":
-            self.stack.run.unseen.discard(FED)
-            return (getattr(asked, place), *args[1:])
+        run = self._pass()
+        if kind == "self" and run.asked is not None and place != "query":
+            run.unseen.discard(FED)
+            return (getattr(run.asked, place), *args[1:])
         return args
 
     def edit_output(self, kind: Kind, edit: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """Edit what a projection returns."""
-        asked = self.stack.run.asked
-        if asked is None or edit not in asked.edits:
+        run = self._pass()
+        if run.asked is None or edit not in run.asked.edits:
             return output
-        self.stack.run.unseen.discard(PLACES[edit])
-        return asked.edits[edit](output)
+        run.unseen.discard(PLACES[edit])
+        return run.asked.edits[edit](output)
 
     def edit_inner(self, kind: Kind, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Edit what the last linear map of a sub-layer is fed."""
         self.stack.run.unseen -= {ACTIVATIONS, PLACES["edit_heads"]}
         if kind == "ffn":
             return (self.connection(kind).inner(args[0]), *args[1:])
-        asked = self.stack.run.asked
+        asked = self._pass().asked
         edit = pass_on if asked is None else asked.edits.get("edit_heads", pass_on)
         return (edit(args[0]), *args[1:])
 
@@ -390,7 +404,7 @@ class LayerWiring(Layer):
             UserError: a linear map that the wiring acts on was not called, but its weights read, as by kernels of
                 :class:`torch.nn.MultiheadAttention`.
         """
-        connection, run = self.connection(kind), self.stack.run
+        connection, run = self.connection(kind), self._pass()
         if run.unseen:
             raise self._unseen(" and ".join(sorted(run.unseen)), kind, self.layer)
         s, y = run.stream, self._returned(output)
@@ -410,7 +424,7 @@ class LayerWiring(Layer):
         Raises:
             UserError: the second one ran first.
         """
-        run = self.stack.run
+        run = self._pass()
         if run.branch is None:
             raise UserError(f"{self.described[kind].beside} ran before {self.described[kind].leave}: exchange the two")
         y = run.branch + self._drop(kind, self._returned(output))

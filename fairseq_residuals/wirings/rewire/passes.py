@@ -46,6 +46,8 @@ class Pass:
     """Output of that layer, which the one above is to be given."""
     tracked: bool = False
     """Whether gradients were to pass that output when the layer returned it."""
+    records: bool = False
+    """Whether the layer that runs records gradients."""
     entered: int = -1
     """Number of the sub-layer, in its layer, that runs or ran last; -1: none."""
     asked: Seen | None = None
