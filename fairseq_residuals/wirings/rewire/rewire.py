@@ -89,7 +89,7 @@ def rewire(
     batch = example_for(model) if batch is None else batch
     with torch.compiler.set_stance("force_eager"):  # hooks come and go, and functions are watched
         known, wiring, stacks = _wire(model, given or trace_blocks(model, batch), wiring, start, batch)
-    if hasattr(model, "save_pretrained"):
+    if hasattr(getattr(model, "config", None), "save_pretrained"):  # others than transformers' own write no config
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps, "factors": factors}
