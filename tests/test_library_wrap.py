@@ -149,6 +149,9 @@ def test_a_size_that_the_wiring_uses_is_not_guessed() -> None:
     with pytest.raises(UserError, match="normformer has parameters for each of the heads of your"):
         wrap("normformer", of_ones_own(ours("encoder")), dim=16, options=options)
     assert wrap("normformer", of_ones_own(ours("encoder")), dim=16, heads=2, options=options)
+    # those of a stack within a sub-layer are not asked for
+    stacks = [wrap("pre_ln", [[nn.Linear(16, 16)]], dim=16, kinds=("self",)) for _ in range(2)]
+    assert wrap("hyper_connections", [[stack, nn.Linear(16, 16)] for stack in stacks], dim=16)
     with pytest.raises(UserError, match="depthwise_lstm has parameters for each of the ffn_dim of your"):
         wrap("depthwise_lstm", [[nn.Linear(16, 16)]] * 2, dim=16)
 

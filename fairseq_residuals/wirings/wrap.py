@@ -223,7 +223,7 @@ def _check_unused(stack: WrappedStack, name: str, variant: str) -> None:
     for owner, layers in stack.segments():
         with torch.random.fork_rng():
             other = type(owner)(owner.config, replace(owner.shape, **{name: 2 * getattr(owner.shape, name)}))
-            for connection in (m for m in layers.modules() if isinstance(m, Connection)):
+            for connection in (own for layer in layers for own in layer.connections()):  # type: ignore[operator]
                 larger = other.connect(replace(connection.site, **{name: 2 * getattr(connection.site, name)}))
                 if [p.shape for p in larger.parameters()] != [p.shape for p in connection.parameters()]:
                     raise UserError(f"{variant} has parameters for each of the {name} of your sub-layers: give {name}=")
