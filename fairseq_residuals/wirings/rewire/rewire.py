@@ -110,9 +110,9 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     Raises:
         UserError: the folder has no config, one of no rewired model, or other weights than it describes.
     """
-    tells = kwargs.pop("output_loading_info", False)
+    tells, path = kwargs.pop("output_loading_info", False), Path(path, kwargs.pop("subfolder", None) or "")
     try:
-        text = (Path(path) / "config.json").read_text(encoding="utf-8")
+        text = (path / "config.json").read_text(encoding="utf-8")
         config = json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is no folder of a model of transformers: {error}") from None
