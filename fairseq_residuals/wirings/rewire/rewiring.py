@@ -67,8 +67,9 @@ class Rewiring(nn.Module):
             last += len(layers)
             if stay and hasattr(variant, "norm") and not (variant is topmost and norm is not None):
                 variant.norm = self.factors[f"{self.blocks.layers}.{self.names[last]}"] = Factor()
-        # of quantized layers, the norms
-        like = next(p for p in self.layers[0].parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
+        # of quantized layers, the norms; where transformers is to fill all, some may be there already
+        floats = (p for p in self.layers[0].parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
+        like = max(floats, key=lambda p: p.is_meta)
         for layer, wired in zip(self.layers, self.wired, strict=True):
             wired.attach(stay)
             layer.wiring = wired.to(like.device, like.dtype).train(layer.training)
