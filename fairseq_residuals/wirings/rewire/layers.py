@@ -390,12 +390,10 @@ class LayerWiring(Layer):
 
     def edit_inner(self, kind: Kind, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Edit what the last linear map of a sub-layer is fed."""
-        self.stack.run.unseen -= {ACTIVATIONS, PLACES["edit_heads"]}
-        if kind == "ffn":
-            return (self.connection(kind).inner(args[0]), *args[1:])
-        asked = self._pass().asked
-        edit = pass_on if asked is None else asked.edits.get("edit_heads", pass_on)
-        return (edit(args[0]), *args[1:])
+        if kind != "ffn":
+            return (self.edit_output(kind, "edit_heads", module, args, args[0]), *args[1:])
+        self.stack.run.unseen.discard(ACTIVATIONS)
+        return (self.connection(kind).inner(args[0]), *args[1:])
 
     def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
         """Write what a sub-layer returns into the stream, or keep it for :meth:`leave_both`.

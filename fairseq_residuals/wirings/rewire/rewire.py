@@ -458,12 +458,9 @@ def _beside(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
 
 
 def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
-    names = []
-    for blocks in known:
-        for name, _, sublayers in _described(model, [blocks]):
-            names += [f"{name}.{norm}" for sub in sublayers for norm in sub.norms]
-        names += [blocks.norm] if blocks.norm else []
-    return names
+    described = _described(model, known)
+    names = [f"{name}.{norm}" for name, _, sublayers in described for sub in sublayers for norm in sub.norms]
+    return names + [blocks.norm for blocks in known if blocks.norm]
 
 
 def _measured(
