@@ -351,9 +351,7 @@ def test_models_of_one_config(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         torch.testing.assert_close(load(tmp_path / name)(**batch).logits, model(**batch).logits)
     assert "copy of the config" not in caplog.text
     rewire(transformers.LlamaForCausalLM(config).model, "sandwich_ln", start="paper")
-    assert (
-        "the config of LlamaModel says how another model is wired" in caplog.text
-    )  # which the whole would be saved with
+    assert "the config of LlamaModel says how another model is wired" in caplog.text
 
 
 @pytest.mark.parametrize("variant", ["b2t", "hyper_connections"])
