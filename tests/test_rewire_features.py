@@ -117,14 +117,17 @@ def test_what_an_error_in_a_pass_left_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(("name", "variant", "options"), [*CASES, ("diffllama", "mhc", {})])
-def test_saving_and_loading(name: str, variant: str, options: dict[str, Any], tmp_path: Path) -> None:
-    model = rewired(name, variant, options)
+def test_copies_in_memory_and_in_a_folder(name: str, variant: str, options: dict[str, Any], tmp_path: Path) -> None:
+    model, batch = rewired(name, variant, options), example(name)
+    expected = model(**batch).logits
+    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
     model.save_pretrained(tmp_path / "wired")
     loaded = load(tmp_path, subfolder="wired")
     assert type(loaded) is type(model)
     assert loaded.state_dict().keys() == model.state_dict().keys()
-    batch = example(name)
-    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=1e-5, atol=1e-5)
+    perturb(model)
+    torch.testing.assert_close(other(**batch).logits, expected)
+    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_part_is_saved_with_the_whole(tmp_path: Path) -> None:
@@ -139,15 +142,6 @@ def test_a_part_is_saved_with_the_whole(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     words = torch.randint(3, 48, (2, 9))
     torch.testing.assert_close(load(tmp_path)(words).logits, model(words).logits)
-
-
-@REWIRED
-def test_copies(name: str, variant: str, options: dict[str, Any]) -> None:
-    model, batch = rewired(name, variant, options), example(name)
-    expected = model(**batch).logits
-    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
-    perturb(model)
-    torch.testing.assert_close(other(**batch).logits, expected)
 
 
 @REWIRED
