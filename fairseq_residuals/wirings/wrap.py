@@ -165,7 +165,12 @@ class TakenApart:
 def take_apart(layer: Sequence[nn.Module] | nn.Module) -> TakenApart:
     """Return the sub-layers of one of PyTorch's layers, or those that are given."""
     if type(layer) not in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer):  # a subclass may run otherwise
-        return TakenApart(_parts(layer))
+        if isinstance(layer, nn.Module) and not isinstance(layer, nn.ModuleList | nn.Sequential):
+            raise UserError(
+                f"a layer is a sequence of its sub-layers, nn.TransformerEncoderLayer or nn.TransformerDecoderLayer,"
+                f" not {type(layer).__name__}"
+            )
+        return TakenApart(list(layer))  # type: ignore[arg-type]
     assert isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
     ffn = FeedForward(1, 1)
     ffn.fc1, ffn.fc2 = layer.linear1, layer.linear2
@@ -176,15 +181,6 @@ def take_apart(layer: Sequence[nn.Module] | nn.Module) -> TakenApart:
         attentions.append(layer.multihead_attn)
     names = ("norm1", "norm2", "norm3")[: len(attentions) + 1]
     return TakenApart([*attentions, ffn], [layer.get_submodule(name) for name in names], layer.dropout1.p)
-
-
-def _parts(layer: Sequence[nn.Module] | nn.Module) -> Sequence[nn.Module]:
-    if isinstance(layer, nn.Module) and not isinstance(layer, nn.ModuleList | nn.Sequential):
-        raise UserError(
-            f"a layer is a sequence of its sub-layers, nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, not"
-            f" {type(layer).__name__}"
-        )
-    return list(layer)  # type: ignore[arg-type]
 
 
 def _kinds(task: Task, kinds: Sequence[Kind] | None, taken: Sequence[TakenApart], wiring: Wiring) -> tuple[Kind, ...]:

@@ -250,7 +250,7 @@ class LayerWiring(Layer):
         Raises:
             UserError: there are some.
         """
-        if self.layer.wiring is not self or not self.stack.is_held:
+        if self.layer.wiring is not self or getattr(self.stack.holder, self.stack.place) is not self.stack:
             raise UserError(
                 "a copy stands in place of the wiring, as PEFT's modules_to_save makes one: train the wiring itself, by"
                 " requires_grad_(True) of the parameters that have .wiring. in their names"

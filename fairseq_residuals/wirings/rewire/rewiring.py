@@ -99,11 +99,6 @@ class Rewiring(nn.Module):
         delattr(self.holder, self.place)
 
     @property
-    def is_held(self) -> bool:
-        """Whether this module is where it was put, and no copy of it."""
-        return getattr(self.holder, self.place) is self
-
-    @property
     def run(self) -> Pass:
         """The pass of this thread, for several may run the model at once."""
         if self.runs.now is None:
