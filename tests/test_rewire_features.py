@@ -416,6 +416,8 @@ def test_a_hook_that_changes_the_stream_is_refused_in_a_process_of_several(
         model.model.layers[0].register_forward_hook(lambda module, args, output: output + torch.ones(output.size(-1)))
         with pytest.raises(UserError, match=r"between layers 0 and 1 of .* the stream was"):
             model(**batch)
+        with pytest.raises(UserError, match="DistributedDataParallel shares no gradients of"):
+            rewire(DistributedDataParallel(tiny("llama")), "mhc", batch=batch)
     finally:
         distributed.destroy_process_group()
 

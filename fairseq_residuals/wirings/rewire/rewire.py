@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.build import Named, Options, parse_wiring
@@ -244,7 +245,9 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
 
 
 def _check_weights(model: nn.Module) -> None:
-    """Refuse weights that are not there, or of less precision than the stream."""
+    """Refuse weights that are not there, of less precision than the stream, or that processes train together."""
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise UserError("DistributedDataParallel shares no gradients of what a model is given later: rewire it before")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("the model has no weights yet, or they are offloaded: rewire the model with them")
     halves = {parameter.dtype for parameter in model.parameters()} & {torch.float16, torch.bfloat16}
