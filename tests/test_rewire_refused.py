@@ -231,10 +231,8 @@ def test_a_checkpoint_from_outside_that_knows_no_stream_is_refused() -> None:
     "run", [partial(checkpoint, use_reentrant=r) for r in (False, True)] + [torch.no_grad()(lambda f, x: f(x))]
 )
 @pytest.mark.parametrize("variant", ["hyper_connections", "mudd"])
-def test_a_part_of_a_layer_without_the_stream_s_gradients_is_refused(
-    variant: str, run: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They were lost, or a recomputation in the backward pass ended in a KeyError."""
+def test_parts_of_a_layer_without_gradients_are_refused(variant: str, run: Any, monkeypatch: Any) -> None:
+    """Those of the stream were lost, or a recomputation in the backward pass ended in a KeyError."""
     if variant == "mudd":  # which acts inside of attention
         attend = Attention.forward
         monkeypatch.setattr(Attention, "forward", lambda self, x: run(partial(attend, self), x))
