@@ -12,8 +12,8 @@ import torch
 
 from modern_fairseq.proxies import replaces
 
-_PROCESSES = "num_shards"
-"""Key of an iterator's state: the processes that share each epoch's batches."""
+_PROCESSES, _BATCHES = "num_shards", "num_batches"
+"""Keys of an iterator's state: the processes that share each epoch's batches, and how many batches these are."""
 _stopping = threading.Event()
 _consumers: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
@@ -122,15 +122,20 @@ def position_in_batches(module: types.ModuleType) -> None:
     """Go on behind the batches that were trained on, also by another number of processes (data/iterators.py:437-477).
 
     A checkpoint counts those of each process: two processes after one left out as many batches again, and one after two
-    took half of them twice. Can go when fairseq > 0.12.2 counts those of all processes.
+    took half of them twice. Larger batches ended in "dataloader mismatch", smaller ones came again: now the same share
+    of the epoch is left out. Can go when fairseq > 0.12.2 counts those of all processes, and says of how many.
     """
     iterator = module.EpochBatchIterator
 
     @replaces(iterator, "state_dict")
     def state_dict(original: Any, self: Any) -> dict[str, Any]:
-        return {**original(self), _PROCESSES: self.num_shards}
+        return {**original(self), _PROCESSES: self.num_shards, _BATCHES: len(self.frozen_batches)}
 
     @replaces(iterator, "load_state_dict")
     def load_state_dict(original: Any, self: Any, state: dict[str, Any]) -> None:
         trained_on = state.get("iterations_in_epoch", 0) * state.get(_PROCESSES, self.num_shards)
+        if trained_on:
+            self.epoch = state["epoch"]  # of which some data sets have batches of their own
+            batches = len(self.frozen_batches)
+            trained_on = trained_on * batches // state.get(_BATCHES, batches)
         original(self, {**state, "iterations_in_epoch": trained_on // self.num_shards})

@@ -94,9 +94,9 @@ def batches_of(epochs: Any, epoch: int, shuffle: bool, offset: int = 0) -> list[
     return [int(batch) for batch in epochs._get_iterator_for_epoch(epoch, shuffle, offset=offset)]
 
 
-def epochs_of(**settings: Any) -> Any:
-    data = torch.utils.data.TensorDataset(torch.arange(9))
-    batches = [[i] for i in range(9)]
+def epochs_of(number: int = 9, **settings: Any) -> Any:
+    data = torch.utils.data.TensorDataset(torch.arange(number))
+    batches = [[i] for i in range(number)]
     return iterators.EpochBatchIterator(data, lambda items: items[0][0] if items else None, batches, seed=1, **settings)
 
 
@@ -125,21 +125,21 @@ def test_a_resumed_epoch_skips_its_last_batch_alone() -> None:
     assert all(batches_of(epochs, 1, True, offset) == whole[offset:] for offset in range(1, 8))
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4), (3, 2)])
-def test_another_number_of_processes_goes_on_behind_what_was_trained_on(before: int, after: int) -> None:
-    """Each process has consumed two batches of one epoch; a batch may come again where numbers do not divide."""
-    order = batches_of(epochs_of(), 1, True)
+@pytest.mark.parametrize("size", [9, 3, 30])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4), (3, 2), (4, 1)])
+def test_another_number_of_processes_goes_on_behind_what_was_trained_on(before: int, after: int, size: int) -> None:
+    """Each process has consumed two of nine batches, now of ``size``; one may come again if numbers do not divide."""
+    order = batches_of(epochs_of(size), 1, True)
     epochs = epochs_of(num_shards=before)
     batches = epochs.next_epoch_itr()
     next(batches), next(batches)
-    position = epochs.state_dict()
-    left = []
+    position, left = epochs.state_dict(), []
     for process in range(after):
-        resumed = epochs_of(num_shards=after, shard_id=process)
+        resumed = epochs_of(size, num_shards=after, shard_id=process)
         resumed.load_state_dict(position)
         left.append(list(resumed.next_epoch_itr()))
     taken_up = [int(batch) for step in itertools.zip_longest(*left) for batch in step if batch is not None]
-    assert taken_up == order[2 * before // after * after :]
+    assert taken_up == order[2 * before * size // 9 // after * after :]
 
 
 def test_shuffling_begins_after_the_curriculum() -> None:
