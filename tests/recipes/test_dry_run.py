@@ -191,6 +191,7 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
         (("b2t/table1", "--gpus", "1", "--override", "task.data=mine"), "task.data would have no effect: --data names"),
         (("b2t/table1", "--gpus", "1", "--override", "+checkpoint.save_dir=mine"), "would have no effect: --out names"),
+        (("b2t/table4", "--gpus", "1", "--override", "eval_lm.context_window=9"), "recipe.evaluate.flags says this"),
         (("dlcl/table1", "--gpus", "1", "--override", "common.seed=7"), "on runs of given seeds: --seeds says this"),
         (("b2t/table4", "--gpus", "200"), "on each of 200 devices: at most 128 can share them"),
     ],

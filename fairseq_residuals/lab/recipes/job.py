@@ -43,8 +43,9 @@ _NOT_OVERRIDDEN = {
     "task.lang_pairs": "they are those of the corpus",
     "checkpoint.save_dir": "--out names the folder of runs",
     "common.user_dir": "it is the plugin",
+    **dict.fromkeys(("generation", "eval_lm", "common_eval", "interactive"), "recipe.evaluate.flags says this"),
 }
-"""Settings that every command is given, which would take the place of an override; and where they come from."""
+"""Settings, or groups of them, of which an override would be ignored, and what says it instead."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +262,8 @@ class Job:
             precision = "fp32"
         chosen = _PRECISIONS[precision] if precision else {}
         for key in map(key_of, self.settings.overrides):
-            if key in _NOT_OVERRIDDEN:
-                raise UserError(f"--override {key} would have no effect: {_NOT_OVERRIDDEN[key]}")
+            if instead := _NOT_OVERRIDDEN.get(key) or _NOT_OVERRIDDEN.get(key.partition(".")[0]):
+                raise UserError(f"--override {key} would have no effect: {instead}")
             if key == SEED and self.given_seed is not None:
                 raise UserError(f"--override {key} would have no effect on runs of given seeds: --seeds says this")
         own = (text if self._is_no_setting(text) else f"++{text}" for text in self.settings.overrides)
