@@ -193,6 +193,8 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table1", "--gpus", "1", "--override", "+checkpoint.save_dir=mine"), "would have no effect: --out names"),
         (("b2t/table4", "--gpus", "1", "--override", "eval_lm.context_window=9"), "recipe.evaluate.flags says this"),
         (("dlcl/table1", "--gpus", "1", "--override", "common.seed=7"), "on runs of given seeds: --seeds says this"),
+        (("b2t/table4", "--gpus", "1", "--override", "optimization.update_freq=[1,2]"), "tion.update_freq=[1, 2]"),
+        (("b2t/table1", "--gpus", "1", "--override", "dataset.max_tokens=null"), "not dataset.max_tokens=None and"),
         (("b2t/table4", "--gpus", "200"), "on each of 200 devices: at most 128 can share them"),
     ],
 )

@@ -164,9 +164,16 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def effective_batch(config: DictConfig) -> int:
-    """Return tokens (in speech: frames) per update, an upper bound as fairseq counts; the files are for one device."""
-    devices = config.distributed_training.distributed_world_size
-    return config.dataset.max_tokens * config.optimization.update_freq[0] * devices
+    """Return tokens (in speech: frames) per update, an upper bound as fairseq counts; the files are for one device.
+
+    Raises:
+        UserError: the batch is not counted in tokens, or is not the same in all epochs.
+    """
+    tokens, passes = config.dataset.max_tokens, config.optimization.update_freq
+    if tokens is None or len(passes) != 1:
+        said = f"not dataset.max_tokens={tokens} and optimization.update_freq={passes}"
+        raise UserError(f"the batch is so many tokens in so many passes, the same in all epochs, {said}")
+    return tokens * passes[0] * config.distributed_training.distributed_world_size
 
 
 def training_hash(config: DictConfig) -> str:
