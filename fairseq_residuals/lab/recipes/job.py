@@ -103,13 +103,17 @@ class Job:
             ARCHITECTURES[name](copy.deepcopy(self.asked.model))
 
     def check_average(self) -> None:
-        """Check that training saves enough checkpoints to average; of epochs, nobody knows before it begins.
+        """Check that training saves and keeps enough checkpoints to average; how many epochs it has, nobody knows yet.
 
         Raises:
-            UserError: it saves too few.
+            UserError: it saves or keeps too few.
         """
         last, unit = self.recipe.average or (0, "epoch")
         updates, every = self.asked.optimization.max_update, self.asked.checkpoint.save_interval_updates
+        key = "keep_last_epochs" if unit == "epoch" else "keep_interval_updates"
+        if 0 < (kept := self.asked.checkpoint[key]) < last:
+            also = f"--override checkpoint.{key}={last} as well"
+            raise UserError(f"{self.name} averages {last} checkpoints, and training keeps {kept}: {also}")
         if unit == "update" and 0 < updates < last * every:
             raise UserError(
                 f"{self.name} averages {last} checkpoints, and saves {updates // every} in {updates} updates:"
