@@ -21,7 +21,7 @@ FAST = ["dataset.max_tokens=100", "optimization.update_freq=[2]", "recipe.averag
 FAST += ["lr_scheduler.warmup_updates=2", "optimization.lr=[0.02]", "model.dropout=0"]
 ARGUMENTS = [
     *("reproduce", "b2t/table3", "--rows", ROW, "--gpus", "0", "--seeds", "5", "--results", "results.csv"),
-    *("--max-update", "48", "--override", *SMALL, *FAST),
+    *("--max-update", "48", "--out", "läufe", "--override", *SMALL, *FAST),
 ]
 
 
@@ -46,7 +46,7 @@ def prepare(folder: Path) -> None:
 def check_records(folder: Path) -> None:
     """ROUGE-1, 2 and L, with and without stemming, of one generation, against the titles as they were."""
     records = read_records(folder / "results.csv")
-    [log] = files_under(*(folder / "runs").glob("**/evaluated"))
+    [log] = files_under(*(folder / "läufe").glob("**/evaluated"))
     hypotheses = read_generation(log).hypotheses
     assert len(hypotheses) == tiny_data.SIZES["test"]
     references = [" ".join(word * 2 for word in reversed(line)) for line in tiny_data.sentences("test")]
@@ -66,11 +66,11 @@ def check_records(folder: Path) -> None:
 
 def check_average(folder: Path) -> None:
     """Of the last two epochs, as the recipe was told."""
-    [log] = (folder / "runs").glob("**/average.log")
+    [log] = (folder / "läufe").glob("**/average.log")
     averaged = [
         Path(line).name for line in read_lines(log) if line.endswith(".pt") and not re.search("wrote|^# ", line)
     ]
-    saved = [re.fullmatch(r"checkpoint(\d+)\.pt", path.name) for path in files_under(folder / "runs")]
+    saved = [re.fullmatch(r"checkpoint(\d+)\.pt", path.name) for path in files_under(folder / "läufe")]
     epochs = sorted(int(match[1]) for match in saved if match)
     assert averaged == [f"checkpoint{n}.pt" for n in reversed(epochs[-2:])]
 

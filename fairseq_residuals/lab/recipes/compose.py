@@ -89,7 +89,7 @@ def override(key: str, value: str | int | bool | list[int] | None) -> str:
         UserError: the value is a path that hydra cannot be given.
     """
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text):
+    if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text, re.ASCII):
         return f"{key}={text}"
     if "'" in text:
         raise UserError(f"{text}: hydra cannot be given a path with a quotation mark; choose another folder")
