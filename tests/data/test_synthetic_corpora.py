@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from prepared import Prepared
 
 from fairseq_residuals.lab.data.corpora import cldr, find_corpus
@@ -11,9 +12,10 @@ from fairseq_residuals.lab.data.corpus import Job, prepare
 from fairseq_residuals.lab.data.download import Downloads
 
 
-def test_translation_has_the_pairs_that_are_stated_and_no_split_has_another_s(tmp_path: Path) -> None:
-    """The same again in another folder."""
-    found, again = Prepared(tmp_path / "found"), Prepared(tmp_path / "again")
+def test_translation_has_what_is_stated_and_no_split_another_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same again in a folder whose name begins like a flag."""
+    monkeypatch.chdir(tmp_path)
+    found, again = Prepared(tmp_path / "found"), Prepared(Path("-again"))
     for folder in (found.out, again.out):
         prepare(find_corpus("cldr_en_de"), "tiny", Job(folder, Downloads(folder / "downloads"), 1))
     assert found.summary["sha256"] == again.summary["sha256"] != {}

@@ -76,7 +76,7 @@ def make_copy(data_bin: Path) -> None:
             lines = "".join(f"{_sentence(words)}\n" for _ in range(number))
             for side in ("src", "tgt"):
                 (partial / f"{split}.{side}").write_text(lines, encoding="utf-8")
-        prefixes = [flag for split in COPY_PAIRS for flag in (f"--{split}pref", partial / split)]
+        prefixes = [f"--{split}pref={partial / split}" for split in COPY_PAIRS]
         flags = ["--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary", *prefixes]
         binarize(partial / "data-bin", flags, workers=1)
 

@@ -10,10 +10,10 @@ from fairseq import options
 from fairseq_cli import preprocess
 
 
-def binarize(folder: Path, flags: Sequence[str | Path], workers: int) -> None:
-    """Run ``fairseq-preprocess --destdir folder flags...``; its log is not kept, since it holds times and paths."""
+def binarize(folder: Path, flags: Sequence[str], workers: int) -> None:
+    """Run ``fairseq-preprocess``, a path in ``flags`` as --FLAG=PATH; its log, with times and paths, is not kept."""
     parser = options.get_preprocessing_parser()
-    arguments = [*map(str, flags), "--destdir", str(folder), "--workers", str(workers)]
+    arguments = [*flags, f"--destdir={folder}", "--workers", str(workers)]
     before = set(preprocess.logger.handlers)
     try:
         preprocess.main(parser.parse_args(arguments))

@@ -317,10 +317,10 @@ class Pipeline:
         source, target = self.languages
         tests = ",".join(str(text / subset) for subset in subsets(self.recipe).values())
         flags = ["--source-lang", source, "--target-lang", target, *self.recipe.dictionary]
-        flags += ["--trainpref", str(text / "train"), "--validpref", str(text / "valid"), "--testpref", tests]
+        flags += [f"--trainpref={text / 'train'}", f"--validpref={text / 'valid'}", f"--testpref={tests}"]
         if self.recipe.vocabulary is None:
             return binarize(folder, flags, self.job.workers)
         words = folder / "words"
         write_dictionary(list(lines_of(listed[0] / self.recipe.vocabulary[1])), words)
-        binarize(folder, [*flags, "--srcdict", str(words)], self.job.workers)
+        binarize(folder, [*flags, f"--srcdict={words}"], self.job.workers)
         words.unlink()

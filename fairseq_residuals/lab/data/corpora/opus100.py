@@ -112,7 +112,7 @@ def plan(job: Job) -> tuple[Step, ...]:
             other = Pair.of(encoded).other
             files = [f"--{called}pref={encoded / called}" for called in SPLITS.values()]
             flags = ["--source-lang", "en", "--target-lang", other, "--joined-dictionary", *files]
-            binarize(folder, [*flags, "--srcdict", model / f"{wanted.name}.txt"], job.workers)
+            binarize(folder, [*flags, f"--srcdict={model / wanted.name}.txt"], job.workers)
             directions += [f"en-{other}", f"{other}-en"]
         (folder / "lang_pairs.txt").write_text(",".join(directions) + "\n", encoding="utf-8")
 
