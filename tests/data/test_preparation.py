@@ -199,8 +199,9 @@ def test_the_published_sizes_hold_where_nothing_stands_in(tmp_path: Path) -> Non
 
 
 def test_folders_with_a_comma_and_unknown_variants_are_refused(clean: Prepared, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="takes commas for separators"):
-        run(CORPUS, tmp_path / "a,b", clean.mirror)
+    for name in ("a,b", "a:b"):
+        with pytest.raises(UserError, match="takes commas and colons for separators"):
+            run(CORPUS, tmp_path / name, clean.mirror)
     with pytest.raises(UserError, match="wmt17_en_de has no variant icml: choose one of wmt17"):
         run(CORPUS, tmp_path / "out", clean.mirror, "icml")
     assert list(tmp_path.iterdir()) == []

@@ -185,6 +185,7 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
             "Value 'many' of type 'str' could not be converted to Integer full_key: optimization.max_update",
         ),
         (("b2t/table1", "--gpus", "1", "--override", "recipe.average.last=11"), "keep_last_epochs=11 as well"),
+        (("b2t/table1", "--gpus", "1", "--out", "runs:1"), "hydra takes no quotation mark in a path, and fairseq"),
         (("b2t/table1", "--gpus", "-1"), "--gpus must be at least 0, not -1; 0 trains on the CPU"),
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
         (("b2t/table1", "--gpus", "1", "--override", "~recipe.average.unit"), "average is {'last': 10}; valid: null, "),

@@ -131,8 +131,8 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
         UserError: whatever a user can put right; what was being made is removed.
     """
     chosen, variant = corpus.variant(variant_name)
-    if "," in str(job.out):
-        raise UserError(f"{job.out}: fairseq-preprocess takes commas for separators; choose a folder without any")
+    if {",", ":"} & set(str(job.out)):
+        raise UserError(f"{job.out}: fairseq takes commas and colons for separators; choose a folder without any")
     with locked(job.out):
         results = variant.plan(job)
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()

@@ -86,13 +86,13 @@ def override(key: str, value: str | int | bool | list[int] | None) -> str:
     """Return an override as hydra's grammar has it.
 
     Raises:
-        UserError: the value is a path that hydra cannot be given.
+        UserError: the value is a path that hydra or fairseq cannot be given.
     """
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if "'" in text or (text.startswith("/") and ":" in text):
+        raise UserError(f"{text}: hydra takes no quotation mark in a path, and fairseq no colon; choose another folder")
     if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text, re.ASCII):
         return f"{key}={text}"
-    if "'" in text:
-        raise UserError(f"{text}: hydra cannot be given a path with a quotation mark; choose another folder")
     return f"{key}='{text}'"
 
 
