@@ -226,7 +226,11 @@ def score(metric: str, hypotheses: Sequence[str], *references: Sequence[str]) ->
             any reference (WER), or more references than the metric takes.
     """
     computed = make_metric(metric)
-    check_lengths(hypotheses, *references)
+    if not hypotheses or not references:
+        raise UserError("there is nothing to score: one hypothesis and one reference per sentence are needed")
+    for lines in references:
+        if len(lines) != len(hypotheses):
+            raise UserError(f"there are {len(hypotheses)} hypotheses but {len(lines)} references; each needs one")
     if computed.takes_references is not None and len(references) > computed.takes_references:
         raise UserError(f"{metric} takes one reference per sentence, not {len(references)}")
     for number, lines in enumerate(zip(*references, strict=True) if isinstance(computed, Bleu) else (), 1):
@@ -238,19 +242,6 @@ def score(metric: str, hypotheses: Sequence[str], *references: Sequence[str]) ->
     if math.isnan(scores.value):
         raise UserError(f"{metric} cannot be computed: the references have no words")
     return scores
-
-
-def check_lengths(hypotheses: Sequence[str], *references: Sequence[str]) -> None:
-    """Check that there are as many references as hypotheses.
-
-    Raises:
-        UserError: there are no sentences, no references, or not as many of the one as of the other.
-    """
-    if not hypotheses or not references:
-        raise UserError("there is nothing to score: one hypothesis and one reference per sentence are needed")
-    for lines in references:
-        if len(lines) != len(hypotheses):
-            raise UserError(f"there are {len(hypotheses)} hypotheses but {len(lines)} references; each needs one")
 
 
 def _need(module: str, package: str) -> Any:
