@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from fairseq_residuals.lab.data.bpe import JOIN
 from fairseq_residuals.lab.look.training_log import VALID, Log
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.recipe import Measurement
+from fairseq_residuals.lab.scoring import Score
 from fairseq_residuals.lab.scoring.perplexity import joeynmt_perplexity, perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.lab.scoring.retokenize import retokenize
 from fairseq_residuals.plugin.scoring.metrics import score
@@ -20,15 +20,6 @@ from fairseq_residuals.plugin.scoring.text import read_generation, read_lines, w
 from fairseq_residuals.wirings.core.errors import UserError
 
 _SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")
-
-
-@dataclass(frozen=True)
-class Score:
-    """One number, or one per number of updates."""
-
-    metric: str
-    value: float | Mapping[str, float]
-    signature: str
 
 
 def expected_metrics(measurement: Measurement) -> tuple[str, ...]:
@@ -72,10 +63,8 @@ def _scores(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[
         text = job.corpus / "text" / evaluation.subset
         # per word, the ends of lines counted, also where the model's units are smaller
         words = sum(len(line.split()) + 1 for line in _lines(text)) if text.is_file() else None
-        found = perplexity_of_eval_lm(log, words=words)
-    else:
-        found = perplexity_of_validate(log, evaluation.subset)
-    return [Score(found.metric, found.value, found.signature)]
+        return [perplexity_of_eval_lm(log, words=words)]
+    return [perplexity_of_validate(log, evaluation.subset)]
 
 
 def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metric: str) -> Score:

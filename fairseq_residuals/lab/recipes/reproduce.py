@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics
+from fairseq_residuals.lab.recipes.evaluate import check_references, expected_metrics
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, is_trained, write_json
 from fairseq_residuals.lab.recipes.tables import FAILED, Record, append, read_records
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe
+from fairseq_residuals.lab.scoring import Score
 from fairseq_residuals.lab.utils.checkout import commit
 from fairseq_residuals.lab.utils.machine import processor
 from fairseq_residuals.plugin.documents import read_json

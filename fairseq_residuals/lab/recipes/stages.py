@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.lab.recipes.evaluate import Score, mean_of, measure
+from fairseq_residuals.lab.recipes.evaluate import mean_of, measure
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.runner import STARTED, CommandFailed, Run, Runner
+from fairseq_residuals.lab.scoring import Score
 from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.plugin.folders import locked
 from modern_fairseq.atomic_write import atomic_write

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
+from fairseq_residuals.lab.scoring import Score
 from fairseq_residuals.plugin.scoring.text import SKIPPED
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -21,19 +21,11 @@ _TOKENS = re.compile(r"Evaluated (\d[\d,]{0,17}) tokens in ")
 _SETTING = r"'{}': (None|True|False|'[^']*'|[^,}}]+)"
 
 
-@dataclass(frozen=True)
-class Perplexity:
-    """2 ** loss (bits) per unit, the unit named in ``signature``."""
-
-    metric: str
-    """Name in the tables: ``ppl``, or of a text ``ppl_context_960``, by how many words before a block its first word
-    sees at least, as far as the text goes back."""
-    value: float
-    signature: str
-
-
-def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
+def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Score:
     """Return the perplexity per word that one run of fairseq-eval-lm printed (give its whole log, stdout and stderr).
+
+    Its name, such as ``ppl_context_960``, says how many words before a block its first word sees at least, as far as
+    the text goes back.
 
     fairseq divides by the tokens of its dictionary, the end of each line among them. Where these are words (or
     ``--remove-bpe`` was given), that is per word. Where they are subwords, give ``words``: the words of the text
@@ -56,10 +48,10 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
         loss, unit = loss * tokens / words, f"word ({words} in {tokens} tokens)"
     breaks = _setting(log, "sample_break_mode").strip("'")
     signature = f"PPL|per:{unit}|eos:counted|context:{window}|block:{block}|break:{breaks}|tokens:{tokens}"
-    return Perplexity(f"ppl_context_{window}", 2**loss, signature)
+    return Score(f"ppl_context_{window}", 2**loss, signature)
 
 
-def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
+def perplexity_of_validate(log: str, subset: str = "valid") -> Score:
     """Return the perplexity of a translation model on a parallel text that fairseq-validate printed.
 
     It is per token of the target dictionary (subwords, the end of each sentence among them), given the reference
@@ -78,7 +70,7 @@ def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
     # fairseq's cross_entropy has nothing but the likelihood in its loss, and does not say it twice
     loss, ppl = (float(values[name]) for name in ("nll_loss" if "nll_loss" in values else "loss", "ppl"))
     _check_agreement(loss, ppl, "the criterion is not the likelihood")
-    return Perplexity("ppl", 2**loss, "PPL|per:token of the dictionary|eos:counted|forced decoding")
+    return Score("ppl", 2**loss, "PPL|per:token of the dictionary|eos:counted|forced decoding")
 
 
 def joeynmt_perplexity(loss: float, vocabulary: int, smoothing: float) -> float:
