@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -131,7 +131,7 @@ def manuals(job: Job) -> tuple[Step, ...]:
 def store_text(folder: Path, name: str, chosen: list[Example]) -> None:
     """Write a paragraph a line, and a blank line after each group."""
     groups = (group for _, group in groupby(chosen, key=attrgetter("group")))
-    clean.write(((line,) for group in groups for line in (*_texts(group), "")), [folder / name])
+    clean.write((texts for group in groups for texts in (*(one.texts for one in group), ("",))), [folder / name])
 
 
 def text_model(job: Job, examples: Step) -> tuple[Step, ...]:
@@ -159,11 +159,6 @@ def text_model(job: Job, examples: Step) -> tuple[Step, ...]:
     codes = Step("codes", learn, {"merges": merges}, (words,))
     text = Step("text", encode, {}, (words, codes))
     return (codes, text, Step("data-bin", make, {"flags": ["--only-source"]}, (text,)))
-
-
-def _texts(examples: Iterable[Example]) -> Iterator[str]:
-    for example in examples:
-        yield from example.texts
 
 
 def sources(*languages: str) -> tuple[Source, ...]:
