@@ -140,14 +140,11 @@ def test_precision_device_and_changes_reach_the_command(dry_run, args: tuple[str
     assert expected <= set(train)
 
 
-def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
+def test_another_source_or_schedule_can_be_chosen_by_its_file(dry_run) -> None:
     row = ("--rows", "ResiDual", "--gpus", "8")
     for extra, updates in ((), "50,000"), (("--override", "resi_dual/wmt_source=paper"), "500,000"):
         lines = dry_run("resi_dual/table7", *row, *extra)
         assert any(f" updates: at most {updates}, " in line for line in lines)
-
-
-def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
     lines = dry_run("b2t/table1", "--rows", "6L-6L/B2T", "--gpus", "8", "--override", "schedule=t_fixup")
     assert ["schedule=t_fixup" in train for train in commands(lines, "fairseq-hydra-train")] == [True]
     schedule = job_of("b2t/table1/6l_b2t", overrides=("schedule=t_fixup",)).asked.lr_scheduler

@@ -89,6 +89,7 @@ def append(records: Sequence[Record], path: Path, tables: Mapping[str, Table]) -
     """
     for record in records:
         check(record, find_table(record.key, tables))
+    path = path.resolve()  # one place for the lock, whatever links lead to the file
     # a lock of its own, since the records' file is replaced
     with locked(path.parent, f".{path.name}.lock", wait=True):
         old = read_text(path) if path.exists() else ""
