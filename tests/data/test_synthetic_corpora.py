@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,13 @@ from fairseq_residuals.lab.data.download import Downloads
 
 
 def test_translation_has_what_is_stated_and_no_split_another_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same again in a folder whose name begins like a flag."""
+    """The same for one who comes meanwhile, and again in a folder whose name begins like a flag."""
     monkeypatch.chdir(tmp_path)
     found, again = Prepared(tmp_path / "found"), Prepared(Path("-again"))
-    for folder in (found.out, again.out):
-        prepare(find_corpus("cldr_en_de"), "tiny", Job(folder, Downloads(folder / "downloads"), 1))
+    jobs = [Job(folder, Downloads(folder / "downloads"), 1) for folder in (found.out, found.out, again.out)]
+    with ThreadPoolExecutor(2) as pool:
+        assert len({*pool.map(partial(prepare, find_corpus("cldr_en_de"), "tiny"), jobs[:2])}) == 1
+    prepare(find_corpus("cldr_en_de"), "tiny", jobs[2])
     assert found.summary["sha256"] == again.summary["sha256"] != {}
     assert found.summary["lines"] == {"train": 100, "valid": 10, "test": 10}
     for language in ("en", "de"):

@@ -133,7 +133,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
     chosen, variant = corpus.variant(variant_name)
     if {",", ":"} & set(str(job.out)):
         raise UserError(f"{job.out}: fairseq takes commas and colons for separators; choose a folder without any")
-    with locked(job.out):
+    with locked(job.out, wait=True):  # two tables of one corpus may be reproduced side by side
         results = variant.plan(job)
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
         summary = job.out / SUMMARY
