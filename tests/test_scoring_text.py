@@ -54,7 +54,6 @@ def test_sentences_are_sorted_by_number() -> None:
     assert found.hypotheses == [f"hyp@@ o {n}" for n in range(11)]
     assert found.detokenized == [f"hypo {n}" for n in range(11)]
     assert found.targets == [f"target {n}" for n in range(11)]
-    assert found.sources == [f"source {n}" for n in range(11)]
 
 
 def test_without_detokenized_lines_and_targets() -> None:

@@ -56,8 +56,6 @@ class Generation:
     """D- lines: after ``--bpe`` and ``--tokenizer``; the H- lines again where there are none."""
     targets: list[str] | None
     """T- lines: the reference, words outside the dictionary as ``<<unk>>``."""
-    sources: list[str] | None
-    """S- lines: the source."""
 
 
 def is_generation(lines: Iterable[str]) -> bool:
@@ -118,11 +116,11 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
             f"{name} has the hypotheses of {len(texts['H'])} sentences, and says that {translated} were translated: it"
             " is not whole"
         )
-    sources, targets, detokenized = (_column(texts, kind, name) for kind in "STD")
+    _, targets, detokenized = (_column(texts, kind, name) for kind in "STD")
     if logged and translated is None:
         raise UserError(f"{name} is not whole: fairseq-generate was stopped before it said how many it had translated")
     hypotheses = [texts["H"][number] for number in range(len(texts["H"]))]
-    return Generation(hypotheses, detokenized or hypotheses, targets, sources)
+    return Generation(hypotheses, detokenized or hypotheses, targets)
 
 
 def _column(texts: dict[str, dict[int, str]], kind: str, name: str) -> list[str] | None:
