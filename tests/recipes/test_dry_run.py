@@ -65,13 +65,6 @@ def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
     assert {f"# scored by reproduce: {name} by sacrebleu" for name in test_sets} <= set(lines)
 
 
-def test_scores_of_one_generation_generate_once(dry_run) -> None:
-    """ROUGE-1, 2 and L are three scores of Table 3, each by two metrics."""
-    lines = dry_run("b2t/table3", "--rows", "6L-6L/B2T", "--gpus", "8")
-    assert len(commands(lines, "fairseq-generate")) == 1
-    assert lines.count("# scored by reproduce: test by rouge, rouge_unstemmed") == 1
-
-
 def test_corpora_of_several_papers_share_their_downloads(dry_run) -> None:
     args = ("--gpus", "8", "--columns", "En-De*", "--rows")
     prepared = [
@@ -82,7 +75,11 @@ def test_corpora_of_several_papers_share_their_downloads(dry_run) -> None:
     assert {flag(command, "--downloads") for command in prepared} == {"data/downloads"}
 
 
-def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:
+def test_rows_prepare_their_corpus_once_and_scores_of_one_generation_generate_once(dry_run) -> None:
+    """ROUGE-1, 2 and L are three scores of Table 3, each by two metrics."""
+    lines = dry_run("b2t/table3", "--rows", "6L-6L/B2T", "--gpus", "8")
+    assert len(commands(lines, "fairseq-generate")) == 1
+    assert lines.count("# scored by reproduce: test by rouge, rouge_unstemmed") == 1
     lines = dry_run("b2t/table5", "--gpus", "4")
     assert len(commands(lines, "fairseq-residuals prepare")) == 1
     assert len(commands(lines, "fairseq-hydra-train")) == 6

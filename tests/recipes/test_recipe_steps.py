@@ -173,30 +173,37 @@ def test_curve_of_validations_over_resumed_training(tmp_path: Path) -> None:
 
 
 def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path: Path, programs) -> None:
+    """It was begun in other passes, and stopped."""
     install, calls = programs
     said = "fairseq-hydra-train: error: training diverged: gradients are Nan/Inf; see the log"
-    install(fairseq_hydra_train=f"echo '{said}'; exit 1")
     settings = job_of("x", gpus=0, data=tmp_path / "data", out=tmp_path / "out").settings
     corpus = tmp_path / "data" / "wikitext103"
     corpus.mkdir(parents=True)
     (corpus / "prepared.json").write_text("{}")
     table, results = read_table("b2t/table4"), tmp_path / "results.csv"
+
+    def run(path: Path, **changes: object) -> None:
+        work = reproduce.jobs_of(table, replace(settings, **changes), ["16L/Post-LN"], None)
+        reproduce.run(table, work, path, Runner(echo=True))
+
+    install(fairseq_hydra_train="exit 3")
+    with pytest.raises(UserError, match="fairseq-hydra-train failed with status 3"):
+        run(results, max_tokens=2048)
+    install(fairseq_hydra_train=f"echo '{said}'; exit 1")
     for _ in range(2):
-        reproduce.run(table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), results, Runner(echo=True))
+        run(results)
     recorded = [(r.column, r.metric, r.value) for r in read_records(results)]
     windows = ("ppl_context_0", "ppl_context_960")
     assert recorded == [(column, metric, "failed") for column in ("Valid", "Test") for metric in windows]
-    assert all(record.note.startswith("diverged: gradients are Nan/Inf; ") for record in read_records(results))
-    assert len(calls()) == 1
+    passes = "2048 tokens x 96 passes x 1 devices = 196,608, then 1024 tokens x 192 passes x 1 devices = 196,608"
+    assert {r.note for r in read_records(results)} == {f"diverged: gradients are Nan/Inf; fp32, {passes}"}
+    assert len(calls()) == 2
     # scored again by a call that would train in other passes: those of the training are on record
-    later = reproduce.jobs_of(table, replace(settings, max_tokens=8192), ["16L/Post-LN"], None)
-    reproduce.run(table, later, tmp_path / "later.csv", Runner())
+    run(tmp_path / "later.csv", max_tokens=8192)
     assert [r.note for r in read_records(tmp_path / "later.csv")] == [r.note for r in read_records(results)]
     (corpus / "prepared.json").write_text('{"sha256": {"raw/test": "prepared again, of another release"}}')
     with pytest.raises(UserError, match=r"is a run on other data than .*wikitext103 has now; choose another --out"):
-        reproduce.run(
-            table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), tmp_path / "other.csv", Runner()
-        )
+        run(tmp_path / "other.csv")
 
 
 def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(

@@ -157,7 +157,7 @@ def _check_data(job: Job) -> None:
 
 
 def _trained_on(stages: Stages) -> dict[str, str]:
-    """Return on what the model is trained; of one that is trained already, on what it was."""
+    """Return on what the model is trained, one machine after the other; of one that is trained, on what it was."""
     job, path = stages.job, stages.job.folder / "trained_on.json"
     if stages.has_ended() and path.is_file():
         return dict(read_json(path))
@@ -165,6 +165,8 @@ def _trained_on(stages: Stages) -> dict[str, str]:
     if job.settings.gpus > 0:
         device = f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
     on = {"torch": torch.__version__, "device": device, "batch": str(job.batch)}
+    for key, before in read_json(path).items() if path.is_file() else ():
+        on[key] = before if on[key] == before.split(", then ")[-1] else f"{before}, then {on[key]}"
     write_json(path, on)
     return on
 
