@@ -119,17 +119,14 @@ def test_segments_of_sgm_files() -> None:
         "</doc></refset>",
     ]
     assert list(parallel_text.segments("\n".join(lines))) == ["One &amp; two.", "Upper case", "over two lines", ""]
+    lines = ['<seg id="1">One.</seg> <seg id="2">Two.</seg><SEG>Three', 'lines</seg ><seg id="4">Four.</seg>']
+    assert list(parallel_text.segments("\n".join(lines))) == ["One.", "Two.", "Three lines", "Four."]
 
 
 def test_talks_lose_addresses_but_keep_titles() -> None:
     lines = ["<url>http://x</url>", "<talkid>9</talkid>", "<keywords>a</keywords>", "<title>T</title>"]
     lines += ["<description>D d</description>", " Said. ", "<reviewer>r</reviewer>"]
     assert list(parallel_text.talks(lines)) == ["T", "D d", " Said. ", "<reviewer>r</reviewer>"]
-
-
-def test_several_segments_in_a_line() -> None:
-    lines = ['<seg id="1">One.</seg> <seg id="2">Two.</seg><SEG>Three', 'lines</seg ><seg id="4">Four.</seg>']
-    assert list(parallel_text.segments("\n".join(lines))) == ["One.", "Two.", "Three lines", "Four."]
 
 
 @pytest.mark.parametrize(
