@@ -19,6 +19,7 @@ SMALL = [f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in (
 SMALL += [f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in ("attention_heads=2", "layers=2")]
 FAST = ["dataset.max_tokens=100", "optimization.update_freq=[2]", "recipe.average.last=2"]
 FAST += ["lr_scheduler.warmup_updates=2", "optimization.lr=[0.02]", "model.dropout=0"]
+CHANGES = ["optimization.max_update=48", *SMALL, *FAST]
 ARGUMENTS = [
     *("reproduce", "b2t/table3", "--rows", ROW, "--gpus", "0", "--seeds", "5", "--results", "results.csv"),
     *("--max-update", "48", "--out", "läufe", "--override", *SMALL, *FAST),
@@ -59,7 +60,7 @@ def check_records(folder: Path) -> None:
     assert expected[("R-1", "rouge")] > 0
     for record in records:
         assert (record.key, record.row, record.seed) == ("b2t/table3", ROW, 5)
-        assert record.note == "fp32, 100 tokens x 2 passes x 1 devices = 200"
+        assert record.note.split("; ") == ["fp32, 100 tokens x 2 passes x 1 devices = 200", *CHANGES]
         assert record.device.startswith("CPU")
         assert 0 < record.hours < 1
 

@@ -189,7 +189,7 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, on: Mapping[
         hours=round(hours(job), 3),
         config_hash=job.config_hash,
         date=date.today().isoformat(),
-        note="; ".join(filter(None, [failure, f"{precision}, {on['batch']}"])),
+        note="; ".join(filter(None, [failure, f"{precision}, {on['batch']}", *job.settings.overrides])),
     )
 
 
