@@ -204,7 +204,7 @@ def configuration(data: Path) -> dict[str, dict[str, object]]:
 
 
 SAMPLE = int(os.environ.get("HOSTILE_SAMPLE", "2"))
-KEPT = r"^hydra/|^out/(\.lock$|downloads/(SHA256SUMS|\.lock)$|work/)"
+KEPT = r"^hydra/|^out/(\.lock$|downloads/\.?SHA256SUMS(\.lock)?$|work/)"
 """What hydra and ``prepare`` keep of each run, whatever comes of it: logs, locks and steps that are whole."""
 
 

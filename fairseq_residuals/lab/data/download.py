@@ -22,7 +22,7 @@ from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.atomic_write import atomic_write
 
-SUMS = "SHA256SUMS"
+SUMS, LOCK = "SHA256SUMS", ".SHA256SUMS.lock"  # another than that of who prepares in the same folder
 ATTEMPTS = 5
 GONE = ("401", "403", "404", "410")
 """Answers that another attempt will not change."""
@@ -96,7 +96,7 @@ class Downloads:
         Raises:
             UserError: it cannot be had, or is not what it was or should be; nothing is left that looks like it then.
         """
-        with locked(self.folder, wait=True) as lock:  # preparations that run side by side share the folder
+        with locked(self.folder, LOCK, wait=True) as lock:  # preparations that run side by side share the folder
             own = self.mirror / source.name if self.mirror else None
             path = own if own and own.is_file() else self.folder / source.name
             if not path.is_file():
@@ -108,7 +108,7 @@ class Downloads:
 
     def forget(self, source: Source) -> None:
         """Remove what was downloaded (never what lies in the mirror) and what was noted about its contents."""
-        with locked(self.folder, wait=True):
+        with locked(self.folder, LOCK, wait=True):
             if not source.is_folder:
                 (self.folder / source.name).unlink(missing_ok=True)
             recorded = self._recorded()
