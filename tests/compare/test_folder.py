@@ -19,16 +19,19 @@ WORDS = ["a", "b", "a", "c", "a", "b", "a", "a"]
 TINY = ["--depth", "1", "--dim", "16", "--updates", "8", "--tokens", "300", "--dry-run"]
 
 
-def language_model(folder: Path) -> Path:
-    for split, lines in (("train", 60), ("valid", 20)):
+def language_model(folder: Path, trained_on: int = 60) -> Path:
+    for split, lines in (("train", trained_on), ("valid", 20)):
         (folder / split).write_text(f"{' '.join(WORDS)}\n" * lines)
     binarize(folder / "lm", ["--only-source", "--trainpref", folder / "train", "--validpref", folder / "valid"], 1)
     return folder / "lm"
 
 
-def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "b2t", "--data", str(language_model(tmp_path)), "--out", str(tmp_path), *TINY]) == 0
-    read = "8 updates of up to 300 tokens, which read the training data 2.67 times."  # 540 tokens are three blocks
+@pytest.mark.parametrize(("lines", "tokens"), [(60, "300"), (600, "2,400")])
+def test_a_language_model(lines: int, tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 540 tokens an update reads one of three blocks; of 5,400 nine of 22 in three passes, as do three updates."""
+    flags = ["--data", str(language_model(tmp_path, lines)), "--out", str(tmp_path), *TINY]
+    assert main(["compare", "b2t", *flags, "--tokens", tokens.replace(",", "")]) == 0
+    read = f"8 updates of up to {tokens} tokens, which read the training data 2.67 times."
     assert f"language model on lm. 1 layers, 16 wide, {read}" in capsys.readouterr().out
 
 

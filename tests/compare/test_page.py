@@ -26,7 +26,7 @@ from fairseq_residuals.lab.compare.verdict import Findings
 from tests.site.browser import Browser
 
 ENTRIES = [Entry(name, name, "") for name in ("pre_ln", "mudd", "b2t")]
-START = Start(1_000_000, 10**9, 0.5, 100.0, True, 1.0, 1.0, 0.01)
+START = Start(1_000_000, 10**9, 0.5, 100.0, True, 1.0, 1.0, 100, 100)
 
 
 def result(entry: Entry, seed: int) -> Result:

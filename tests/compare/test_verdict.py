@@ -73,12 +73,10 @@ def test_one_seed_decides_nothing(pairs: list[tuple[float, float]]) -> None:
     assert verdicts[1].p == pytest.approx(stats.ttest_rel([1.0] * 3, [1.1, 1.2, 1.12]).pvalue)
 
 
-@pytest.mark.parametrize(("updates", "loss"), [(10, 3.0), (20, 2.0), (15, 2.5), (9.5, None), (21, 2.0)])
-def test_a_loss_between_two_validations_lies_on_a_line(updates: float, loss: float | None) -> None:
-    assert loss_at([(10, 3.0), (20, 2.0)], updates) == loss
-
-
-def test_a_loss_that_was_no_number_for_a_while_is_none() -> None:
+def test_a_loss_between_two_validations_lies_on_a_line() -> None:
+    """And is none before the first, or beside one that was no number."""
+    curve = [(10, 3.0), (20, 2.0)]
+    assert [loss_at(curve, at) for at in (9.5, 10, 15, 20, 21)] == [None, 3.0, 2.5, 2.0, 2.0]
     curve = [(10, 3.0), (20, float("inf")), (30, 2.0)]
     assert [loss_at(curve, at) for at in (10, 15, 20, 30)] == [3.0, None, None, 2.0]
 
@@ -109,7 +107,7 @@ def test_the_flops_of_attention_are_counted_on_a_cpu() -> None:
     counted = set()
     for wiring in ("pre_ln", "sub_ln", "realformer"):
         model = LanguageModel(wiring, vocab=50, dim=16, ffn_dim=32, depth=2, heads=2)
-        start = _measure(model, lambda m, s: (m.loss(s), 1, {}), torch.full((2, 13), 5), same=True, share=1.0)
+        start = _measure(model, lambda m, s: (m.loss(s), 1, {}), torch.full((2, 13), 5), True, 1, 1)
         counted.add(start.flops)
     # forward and twice as much backward, by 12 positions of 2 sentences
     assert counted == {3 * (2 * (4 * 2 * 24 * 16**2 + 2 * 2 * 24 * 12 * 16 + 2 * 2 * 24 * 16 * 32) + 2 * 24 * 16 * 50)}

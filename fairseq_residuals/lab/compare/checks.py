@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_residuals.lab.bench.entries import PRECISIONS
-from fairseq_residuals.lab.compare.cells import MOST_IN_A_PASS, Cell, Comparison
+from fairseq_residuals.lab.compare.cells import Cell, Comparison
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung
 from fairseq_residuals.lab.look.probes import gradient_norm, kept_for_backward, stacks
@@ -70,22 +70,15 @@ class Start:
     """Norm of the whole gradient."""
     bottom_to_top: float
     """Gradient norm of the lowest layer of the decoder, as a multiple of the highest one's."""
-    share: float
-    """Share of the training data that one pass reads."""
+    batches: int
+    """Batches of the training data, a pass each."""
+    updates: int
+    """Updates that read the training data once."""
 
 
 def seconds_of_a_run(rung: Rung, start: Start) -> float:
     """Return what one run takes by the pass that was timed."""
-    return STARTING + VALIDATING * _passes(rung) * start.seconds
-
-
-def readings(rung: Rung, start: Start) -> float:
-    """Return how often one run reads the training data."""
-    return _passes(rung) * start.share
-
-
-def _passes(rung: Rung) -> int:
-    return rung.updates * math.ceil(rung.tokens / MOST_IN_A_PASS)
+    return STARTING + VALIDATING * rung.updates / start.updates * start.batches * start.seconds
 
 
 def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_rounds: int = ROUNDS) -> dict[str, Start]:
@@ -112,6 +105,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
         seed=1,
     ).next_epoch_itr(shuffle=True)
     sample = utils.apply_to_sample(lambda t: t.to(device), next(batches))
+    epoch = len(batches), math.ceil(len(batches) / config.optimization.update_freq[0])
     criterion = task.build_criterion(config.criterion)
     starts: dict[str, Start] = {}
     models: dict[str, nn.Module] = {}
@@ -128,7 +122,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
                 logits = _logits(model, sample)
                 reference = logits if reference is None else reference
                 _check(model, sample, logits, task.target_dictionary.pad())
-                starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference), 1 / len(batches))
+                starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference), *epoch)
                 _time(model, criterion, sample)  # _measure lets tensors be changed in place
             except UserError as error:
                 raise UserError(f"{entry.name}: {error}") from error
@@ -252,7 +246,7 @@ def _moved(model: nn.Module) -> nn.Module:
     return copied
 
 
-def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool, share: float) -> Start:
+def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool, batches: int, updates: int) -> Start:
     model.train()
     with FlopCounterMode(display=False, custom_mapping=FLOPS_ON_CPU) as counter, kept_for_backward() as kept:
         loss, size, _ = criterion(model, sample)
@@ -267,7 +261,8 @@ def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool, share
         starts_as_baseline=same,
         gradient=gradient_norm(model),
         bottom_to_top=bottom / top if top else math.inf,
-        share=share,
+        batches=batches,
+        updates=updates,
     )
 
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import Comparison, Result
-from fairseq_residuals.lab.compare.checks import Start, readings
+from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses, runs_left
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
@@ -85,7 +85,7 @@ def start_text(starts: Mapping[str, Start]) -> str:
 
 def _sizes(comparison: Comparison, starts: Mapping[str, Start]) -> str:
     rung = comparison.rung
-    times = readings(rung, next(iter(starts.values())))
+    times = rung.updates / next(iter(starts.values())).updates
     steps = f"{rung.updates:,} updates of up to {rung.tokens:,} tokens, which read the training data {times:.3g} times"
     return f"{comparison.depth} layers, {rung.dim} wide, {steps}"
 
