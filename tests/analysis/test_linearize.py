@@ -190,7 +190,7 @@ def test_the_command(
 
     monkeypatch.setattr(SequenceGenerator, "generate", noting)
     flags = ["--data", str(data), "--metric", metric, "--out", str(data / "out"), "--beam", "2"]
-    assert main(["linearize", str(file), *flags]) == 0
+    assert main(["linearize", *[str(file)] * 3, *flags]) == 0  # as seeds of one wiring, whose files have one name
     out = capsys.readouterr().out
     with (data / "out" / "linearize.csv").open() as table:
         rows = {(r["stack"], r["layer"]): r for r in csv.DictReader(table)}

@@ -6,6 +6,7 @@ Numbers by layer of several models over depth are drawn as a line for each model
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -85,6 +86,7 @@ def draw_by_layer(measured: Measured, y: str) -> Any:
     for stack, panel in zip(stacks, axes[0], strict=True):
         for (label, _, found), line in zip(measured, styles, strict=True):
             values = found.get(stack, [])
+            values = values if any(map(math.isfinite, values)) else []  # matplotlib cannot mark a line of nan alone
             panel.plot(range(1, len(values) + 1), values, label=label, **line)
         plots.finish(panel, f"{stack} layer", y if panel is axes[0][0] else "", whole_x=True)
     if len(measured) <= MOST_NAMED:
