@@ -193,7 +193,9 @@ def test_the_command(
     assert main(["linearize", *[str(file)] * 3, *flags]) == 0  # as seeds of one wiring, whose files have one name
     out = capsys.readouterr().out
     with (data / "out" / "linearize.csv").open() as table:
-        rows = {(r["stack"], r["layer"]): r for r in csv.DictReader(table)}
+        lines = [*csv.DictReader(table)]
+    assert len({line["model"] for line in lines}) == 3
+    rows = {(r["stack"], r["layer"]): r for r in lines}
     assert list(rows) == [("whole model", ""), ("encoder", "1"), ("encoder", "2"), ("decoder", "1"), ("decoder", "2")]
     whole, linear, other = (float(rows[k]["value"]) for k in (("whole model", ""), ("encoder", "2"), ("decoder", "1")))
     assert limits == ({(0, 200)} if metric == "bleu" else set())  # fairseq-generate's

@@ -28,7 +28,7 @@ from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.models import label_and_wiring, load
 from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_folder, draw_by_layer, write
 from fairseq_residuals.lab.look.probes import replaced, stacks
-from fairseq_residuals.lab.look.subjects import device_of
+from fairseq_residuals.lab.look.subjects import device_of, distinct
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.plugin.scoring.metrics import make_metric
@@ -163,9 +163,10 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{flag} must be at least {least}, not {getattr(args, flag)}")
     rows: list[list[Cell]] = []
     drawn: list[tuple[str, str, ByLayer]] = []
+    taken: set[str] = set()
     for file in args.checkpoints:
         title, wiring, measured = _measure(file, args)
-        label = f"{title} ({file.parent.name}/{file.name})" if title in [other for other, *_ in drawn] else title
+        label = distinct(title, f"{file.parent.name}/{file.name}", taken)
         rows += [[label, wiring, *row] for row in measured]
         changes: ByLayer = {}
         for stack, _, _, _, change, _ in measured[1:]:

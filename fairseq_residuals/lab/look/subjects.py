@@ -103,12 +103,17 @@ def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
     """
     taken: set[str] = set()
     for subject, name in _all(args):
-        if subject.label in taken:
-            subject.label += f" ({name})"
-        while subject.label in taken:
-            subject.label += "'"
-        taken.add(subject.label)
+        subject.label = distinct(subject.label, name, taken)
         yield subject
+
+
+def distinct(label: str, name: str, taken: set[str]) -> str:
+    """Return a label that is not taken, and take it; ``name`` tells it from its namesakes."""
+    label += f" ({name})" if label in taken else ""
+    while label in taken:
+        label += "'"
+    taken.add(label)
+    return label
 
 
 def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
