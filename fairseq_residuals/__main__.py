@@ -62,7 +62,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         "--import",
         metavar="FILE",
         action="append",
-        help="a file of Python with wirings or norms of one's own, for any command but reproduce",
+        help="a file of Python with wirings or norms of one's own, for any command but reproduce and site",
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:

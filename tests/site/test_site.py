@@ -15,6 +15,7 @@ from fairseq_residuals.lab import site
 from fairseq_residuals.lab.look.list_wirings import EQUATIONS, SENTENCES
 from fairseq_residuals.lab.look.scheme import scheme_of
 from fairseq_residuals.lab.site import facts
+from fairseq_residuals.wirings.core import registry
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 
@@ -27,7 +28,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "wiring").mkdir(parents=True)
     for name in ("wirings.js", "wiring/of_another_version.html", "CNAME"):
         (out / name).touch()
-    site.write(out)
+    with pytest.MonkeyPatch.context() as patch:  # a wiring of --import is none of the site's
+        patch.setitem(registry._REGISTERED, "imported", VARIANTS["pre_ln"])
+        site.write(out)
     return out
 
 

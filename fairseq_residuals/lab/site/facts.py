@@ -65,9 +65,9 @@ COMPARED |= {"initialisation": "initial values"}
 
 
 def family() -> dict[str, list[str]]:
-    """Return the wirings that each wiring came from."""
+    """Return the wirings that each wiring of the package came from."""
     rows = {row["wiring"]: row["came_from"].split() for row in _rows(FAMILY)}
-    return {name: rows[name] for name in list_variants()}
+    return {name: rows[name] for name in list_variants() if name in rows}
 
 
 def read_results() -> Results:
