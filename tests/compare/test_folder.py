@@ -119,7 +119,11 @@ def test_a_folder_that_moved_and_one_with_another_test_set(tmp_path: Path, capsy
     assert main(["compare", "b2t", "--data", str(moved), *flags]) == 0
     (first,) = (tmp_path / "out/data").glob("folder-*/data-bin")
     assert first.resolve() == moved
-    shutil.copytree(moved, tmp_path / "three" / "data-bin")
+    for name in ("kept", "three"):
+        shutil.copytree(moved, tmp_path / name / "data-bin")
+    (moved / "valid.src-tgt.tgt.bin").write_bytes(b"")  # no longer what was linked, and kept is
+    assert main(["compare", "b2t", "--data", str(tmp_path / "kept" / "data-bin"), *flags]) == 0
+    assert first.resolve() == tmp_path / "kept" / "data-bin"
     with (tmp_path / "three" / "data-bin" / "test.src-tgt.tgt.bin").open("ab") as file:
         file.write(b"\0")
     assert main(["compare", "b2t", "--data", str(tmp_path / "three" / "data-bin"), *flags]) == 0

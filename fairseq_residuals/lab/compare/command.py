@@ -229,11 +229,11 @@ def _prepare(comparison: Comparison, folder: Path | None) -> None:
         if not folder and comparison.task.name != "copy":
             runner = Runner()
             runner.run_all([Run("data", lambda run: Stages(comparison.any_job, runner, run).prepare())])
-        elif not comparison.data_bin.exists() and folder:
+        elif folder and comparison.data_bin.resolve() != folder.resolve():
             comparison.data_bin.parent.mkdir(parents=True, exist_ok=True)
-            comparison.data_bin.unlink(missing_ok=True)  # a link to where the folder was before it moved
+            comparison.data_bin.unlink(missing_ok=True)  # a link to another folder, which may have other data by now
             comparison.data_bin.symlink_to(folder.resolve(), target_is_directory=True)
-        elif not comparison.data_bin.exists():
+        elif not folder and not comparison.data_bin.exists():
             make_copy(comparison.data_bin)
 
 
