@@ -70,11 +70,14 @@ def test_blocks_of_today_have_one_norm(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_unigram_loss_by_hand(tmp_path: Path) -> None:
+    assert unigram_loss_of(language_model(tmp_path)) == pytest.approx(unigram_loss(WORDS))
+
+
+def unigram_loss(line: list[str]) -> float:
     """60 lines of training, one count more for each of the dictionary's words, which are padded to a multiple of 8."""
-    counts = Counter(WORDS) + Counter({"</s>": 1})
+    counts = Counter([*line, "</s>"])
     total = 60 * counts.total() + 8
-    bits = sum(n * -math.log2((60 * n + 1) / total) for n in counts.values()) / counts.total()
-    assert unigram_loss_of(language_model(tmp_path)) == pytest.approx(bits)
+    return sum(n * -math.log2((60 * n + 1) / total) for n in counts.values()) / counts.total()
 
 
 def test_translation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,17 +90,19 @@ def test_translation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "src to tgt of data-bin" in capsys.readouterr().out
 
 
-def test_two_dictionaries_and_pieces(tmp_path: Path) -> None:
-    """Their embeddings are not shared, and what SentencePiece cut is joined for a score."""
+def test_two_dictionaries_and_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their embeddings are not shared, and what SentencePiece cut is joined for a score; either may be the target."""
     prefixes: list[str | Path] = []
     for split in ("train", "valid"):
-        (tmp_path / f"{split}.src").write_text("a b a c\n" * 60)
+        (tmp_path / f"{split}.src").write_text("a a a c\n" * 60)
         (tmp_path / f"{split}.tgt").write_text("\u2581A \u2581B \u2581A C\n" * 60)
         prefixes += [f"--{split}pref", tmp_path / split]
     folder = tmp_path / "data-bin"
     binarize(folder, ["--source-lang", "src", "--target-lang", "tgt", *prefixes], 1)
     assert "recipe.evaluate.flags.post_process=sentencepiece" in folder_task(folder).overrides
-    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
+    flags = ["--override", "task.source_lang=tgt", "task.target_lang=src", *TINY]
+    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *flags]) == 0
+    assert f"unigram loss ({unigram_loss(['a', 'a', 'a', 'c']):.3f} bits)" in capsys.readouterr().out
 
 
 def test_the_digest_is_of_what_the_files_hold(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ class Comparison:
 
     @cached_property
     def unigram_loss(self) -> float:
-        return unigram_loss_of(self.data_bin)
+        return unigram_loss_of(self.data_bin, self.any_job.asked.task.get("target_lang") or "")
 
     @property
     def files(self) -> dict[str, str]:

@@ -155,12 +155,15 @@ def check_test_set(data_bin: Path, flags: Mapping[str, Any]) -> None:
             raise UserError(f"--score: line {sizes.index(1) + 1} of {path} is empty, and BLEU needs words there")
 
 
-def unigram_loss_of(data_bin: Path) -> float:
+def unigram_loss_of(data_bin: Path, target: str = "") -> float:
     """Return the bits per token of validation data by a model that knows how frequent tokens are in training data.
 
     Every word of the dictionary counts once more, so that none is impossible.
+
+    Args:
+        target: as for :func:`.target_file`.
     """
-    files = [target_file(data_bin, split) for split in ("train", "valid")]
+    files = [target_file(data_bin, split, target) for split in ("train", "valid")]
     words = len(Dictionary.load(str(data_bin / f"dict{files[0].suffix}.txt")))
     train, valid = map(token_counts, files)
     total = train.total() + words
