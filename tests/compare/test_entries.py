@@ -73,17 +73,19 @@ def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
     assert "0.5" in (first / "changing.py").read_text()
 
 
-@pytest.mark.parametrize("name", ["own_norm", "_own_norm"])
+@pytest.mark.parametrize("name", ["own_norm", "_own_norm", "my_norms/__init__"])
 def test_a_changed_norm_is_another_wiring(name: str, tmp_path: Path) -> None:
+    """Its copy has the name of the file, or of the folder that is a package."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     names = []
     for norm in ("RMSNorm", "LayerNorm"):
         text = f"from torch import nn\nfrom fairseq_residuals import register_norm\nregister_norm('own', nn.{norm})\n"
         imported = Path(file(tmp_path, f"{name}.py", text))
         load(imported, wirings=False)
         entries, user_dir = read_entries(["pre_ln", "b2t/norm_type=own"], tmp_path, imported=[imported])
-        assert user_dir is not None and (user_dir / imported.name).read_text() == text
+        assert user_dir is not None and (user_dir / f"{name.removesuffix('/__init__')}.py").read_text() == text
         names.append([entry.name for entry in entries])
-        forget(name)
+        forget(imported.stem)
     assert names[0][0] == names[1][0] == "pre_ln"
     assert names[0][1] != names[1][1] and all(pair[1].startswith("b2t/norm_type=own#") for pair in names)
 
@@ -95,15 +97,6 @@ def test_a_file_is_named_by_itself_whatever_else_is_compared(tmp_path: Path) -> 
     forget("alone")
     together, _ = read_entries([file(tmp_path, "alone.py"), other], tmp_path / "two")
     assert together[0].name == alone.name and together[1].name.startswith("other#")
-
-
-def test_a_package_of_norms_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "my_norms").mkdir()
-    text = "from torch import nn\nfrom fairseq_residuals import register_norm\nregister_norm('packed', nn.RMSNorm)\n"
-    imported = Path(file(tmp_path / "my_norms", "__init__.py", text))
-    load(imported, wirings=False)
-    _, user_dir = read_entries(["pre_ln", "b2t/norm_type=packed"], tmp_path, imported=[imported])
-    assert user_dir is not None and (user_dir / "my_norms.py").read_text() == text
 
 
 def test_a_wiring_of_the_clone_that_is_not_committed_has_a_name_of_its_own(
@@ -137,6 +130,9 @@ def test_what_papers_train_without_warm_up_is_also_compared_so(tmp_path: Path) -
     assert entries[2].overrides == ["model.residual='b2t'", "lr_scheduler.warmup_updates=7"]
     entries, _ = read_entries(["pre_ln", "t_fixup", "t_fixup@warmup=0"], tmp_path)
     assert [e.name for e in entries] == ["pre_ln", "t_fixup", "t_fixup@warmup=0"]
+    own = file(tmp_path, "warmed.py")
+    entries, _ = read_entries(["pre_ln", own, f"{own}@warmup=0"], tmp_path / "out")
+    assert [(e.residual, e.warmup) for e in entries[1:]] == [("warmed", None), ("warmed", 0)]
 
 
 @pytest.mark.parametrize(
@@ -178,9 +174,3 @@ def test_mistakes_in_a_file(name: str, text: str, message: str, tmp_path: Path) 
     for _ in range(2):  # the second time it is not taken for loaded
         with pytest.raises(UserError, match=message):
             load(Path(file(tmp_path, f"{name}.py", text)))
-
-
-def test_a_file_may_have_a_warmup_of_its_own(tmp_path: Path) -> None:
-    own = file(tmp_path, "warmed.py")
-    entries, _ = read_entries(["pre_ln", own, f"{own}@warmup=0"], tmp_path / "out")
-    assert [(e.residual, e.warmup) for e in entries[1:]] == [("warmed", None), ("warmed", 0)]

@@ -51,22 +51,26 @@ def test_blocks_of_today_train(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert abs(3 * once - 2 * 64) < 12  # as many numbers as fairseq's two matrices have, up to a multiple of eight
 
 
-def test_blocks_of_today_are_for_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "b2t", "--task", "copy", "--blocks", "today", "--out", str(tmp_path / "out")]) == 1
-    assert "--blocks today is for language models" in capsys.readouterr().err
-
-
-def test_blocks_of_today_refuse_what_they_would_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["b2t", "--data", str(language_model(tmp_path)), "--blocks", "today", "--out", str(tmp_path / "out"), *TINY]
-    assert main(["compare", *flags, "--override", "model.dropout=0", "model.attention_dropout=0.9"]) == 1
-    assert "--override model.attention_dropout: of the model, --blocks today takes" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_blocks_of_today_have_one_norm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--data", str(language_model(tmp_path)), "--blocks", "today", "--out", str(tmp_path / "out"), *TINY]
-    assert main(["compare", "b2t/norm=dyt", *flags]) == 1
-    assert "b2t/norm=dyt: --blocks today has RMSNorm in every entry" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("entry", "flags", "said"),
+    [
+        ("b2t", ["--task", "copy", "--blocks", "today"], "--blocks today is for language models"),
+        (
+            "b2t",
+            ["--blocks", "today", "--override", "model.dropout=0", "model.attention_dropout=0.9"],
+            "--override model.attention_dropout: of the model, --blocks today takes",
+        ),
+        ("b2t/norm=dyt", ["--blocks", "today"], "b2t/norm=dyt: --blocks today has RMSNorm in every entry"),
+        ("b2t", ["--score"], "/lm has no test set"),
+    ],
+)
+def test_what_blocks_of_today_and_scores_refuse(
+    entry: str, flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = [] if "--task" in flags else ["--data", str(language_model(tmp_path))]
+    assert main(["compare", entry, *data, "--out", str(tmp_path / "out"), *TINY, *flags]) == 1
+    assert said in capsys.readouterr().err
+    assert (tmp_path / "out").exists() == ("norm" in entry)  # which a package of today's blocks knows
 
 
 def test_the_unigram_loss_by_hand(tmp_path: Path) -> None:
@@ -78,16 +82,6 @@ def unigram_loss(line: list[str]) -> float:
     counts = Counter([*line, "</s>"])
     total = 60 * counts.total() + 8
     return sum(n * -math.log2((60 * n + 1) / total) for n in counts.values()) / counts.total()
-
-
-def test_translation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_copy(tmp_path / "copied" / "data-bin")
-    folder = tmp_path / "copied" / "data-bin"
-    task = folder_task(folder)
-    assert not task.is_language_model
-    assert {"task.source_lang=src", "task.target_lang=tgt"} < set(task.overrides)
-    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
-    assert "src to tgt of data-bin" in capsys.readouterr().out
 
 
 def test_two_dictionaries_and_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,8 +111,11 @@ def test_the_digest_is_of_what_the_files_hold(tmp_path: Path) -> None:
 
 def test_a_folder_that_moved_and_one_with_another_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_copy(tmp_path / "one" / "data-bin")
+    task = folder_task(tmp_path / "one" / "data-bin")
+    assert not task.is_language_model and {"task.source_lang=src", "task.target_lang=tgt"} < set(task.overrides)
     flags = ["--out", str(tmp_path / "out"), *TINY]
     assert main(["compare", "b2t", "--data", str(tmp_path / "one" / "data-bin"), *flags]) == 0
+    assert "src to tgt of data-bin" in capsys.readouterr().out
     (tmp_path / "one").rename(tmp_path / "two")
     moved = tmp_path / "two" / "data-bin"
     assert main(["compare", "b2t", "--data", str(moved), *flags]) == 0
@@ -133,13 +130,6 @@ def test_a_folder_that_moved_and_one_with_another_test_set(tmp_path: Path, capsy
         file.write(b"\0")
     assert main(["compare", "b2t", "--data", str(tmp_path / "three" / "data-bin"), *flags]) == 0
     assert len(list((tmp_path / "out").glob("data/folder-*"))) == len(list((tmp_path / "out").glob("data-bin-*"))) == 2
-
-
-def test_scores_need_a_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = language_model(tmp_path)
-    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), "--score", *TINY]) == 1
-    assert f"--score: {folder} has no test set" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
