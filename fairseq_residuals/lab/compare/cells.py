@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
-from fairseq_residuals.lab.compare.entries import Entry, own_files
+from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
 from fairseq_residuals.lab.look.diagnose import DID_NOT_LEARN_ABOVE
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
@@ -202,12 +202,6 @@ class Comparison:
     @cached_property
     def unigram_loss(self) -> float:
         return unigram_loss_of(self.data_bin, self.any_job.asked.task.get("target_lang") or "")
-
-    @property
-    def files(self) -> dict[str, str]:
-        """The user's own wirings and norms, by the names of their files."""
-        own = own_files(self.user_dir) if self.user_dir else []
-        return {path.name: path.read_text(encoding="utf-8") for path in own}
 
     @property
     def runs_csv(self) -> Path:

@@ -109,16 +109,16 @@ def _entry(text: str, user_dir: Path | None) -> Entry:
         source = Path(inspect.getfile(part.variant))
         if part.variant.__module__.startswith(_LOADED) or not is_committed(source):
             files.add(source)
-        if user_dir and part.config.norm_type not in OWN:
+        if part.config.norm_type not in OWN:
             files |= set(own_files(user_dir))
     if files:  # a file that was changed is another wiring
         text += f"#{_digest({path.name: path.read_text(encoding='utf-8') for path in files})[6:10]}"
     return Entry(text, name, options, warmup)
 
 
-def own_files(user_dir: Path) -> list[Path]:
-    """Return the user's files in a package that :func:`read_entries` made."""
-    return sorted(path for path in user_dir.glob("*.py") if path.name != "__init__.py")
+def own_files(user_dir: Path | None) -> list[Path]:
+    """Return the user's files in a package that :func:`read_entries` made, if it made one."""
+    return sorted(path for path in user_dir.glob("*.py") if path.name != "__init__.py") if user_dir else []
 
 
 def _kept(path: Path) -> str:

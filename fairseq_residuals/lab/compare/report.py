@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start
-from fairseq_residuals.lab.compare.entries import Entry
+from fairseq_residuals.lab.compare.entries import Entry, own_files
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses, runs_left
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
 from fairseq_residuals.lab.look.diagnose import DID_NOT_LEARN_ABOVE
@@ -172,7 +172,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
         ", ".join([*(cell.name for cell in left[:20]), *(["..."] if len(left) > 20 else [])]) or "Nothing is left.",
         "## Made by",
         _list(*_made_by(comparison, results)),
-        *(f"## {name}\n\n{_fenced(text)}" for name, text in comparison.files.items()),
+        *(f"## {path.name}\n\n{_fenced(path.read_text(encoding='utf-8'))}" for path in own_files(comparison.user_dir)),
     ]
     return "\n\n".join(parts) + "\n"
 
