@@ -228,4 +228,6 @@ def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(
     results.write_text("a score\n")
     assert checkout.commit() == head
     code.write_text("another\n")
-    assert checkout.commit() == f"{head}-dirty"
+    assert checkout.commit() == f"{head}-dirty" and not checkout.is_committed(code)
+    monkeypatch.setenv("PATH", "")  # git is not installed
+    assert checkout.commit().startswith("release 0.") and checkout.is_committed(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -40,5 +41,7 @@ def is_committed(path: Path) -> bool:
 
 
 def _git(*arguments: str) -> str:
+    if shutil.which("git") is None:  # as in a container
+        return ""
     command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
