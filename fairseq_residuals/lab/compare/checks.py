@@ -104,7 +104,8 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
         ignore_invalid_inputs=True,
         seed=1,
     ).next_epoch_itr(shuffle=True)
-    sample = utils.apply_to_sample(lambda t: t.to(device), next(batches))
+    batch = next(batch for batch in batches if batch["target"].size(1) > 1)  # others are of empty lines
+    sample = utils.apply_to_sample(lambda t: t.to(device), batch)
     epoch = len(batches), math.ceil(len(batches) / config.optimization.update_freq[0])
     criterion = task.build_criterion(config.criterion)
     starts: dict[str, Start] = {}
