@@ -64,16 +64,8 @@ def line_styles(wirings: Iterable[str]) -> list[dict[str, Any]]:
         colour, dashes = style(wiring)
         marker = MARKERS[count.get(wiring, 0) % len(MARKERS)]
         count[wiring] = count.get(wiring, 0) + 1
-        found.append(
-            {
-                "color": colour,
-                "linestyle": dashes,
-                "marker": marker,
-                "markersize": 2.5,
-                "linewidth": 1.2,
-                "markevery": 0.2,
-            }
-        )
+        line = {"color": colour, "linestyle": dashes, "marker": marker}
+        found.append(line | {"markersize": 2.5, "linewidth": 1.2, "markevery": 0.2})
     return found
 
 

@@ -20,8 +20,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: in
     Args:
         left: so many columns, from the first, are aligned to the left.
     """
-    lines = [[cell.replace("|", r"\|") for cell in head]]
-    lines += [[show(cell).replace("|", r"\|") for cell in row] for row in rows]
+    lines = [[show(cell).replace("|", r"\|") for cell in row] for row in (head, *rows)]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
     rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     aligned = [
