@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
-from fairseq.checkpoint_utils import load_model_ensemble
+from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
@@ -42,7 +44,7 @@ def write(folder: Path, layout: str, arch: str = "transformer_post_ln", *flags: 
 
 
 def load(path: Path, **overrides: Any) -> nn.Module:
-    (model,), _ = load_model_ensemble([str(path)], arg_overrides=overrides, task=tiny.make_task())
+    (model,), _ = checkpoint_utils.load_model_ensemble([str(path)], arg_overrides=overrides, task=tiny.make_task())
     return model
 
 
@@ -71,6 +73,22 @@ def test_another_model_is_refused(arch: str, overrides: dict[str, Any], says: st
     path = write(tmp_path, layout, arch)
     with pytest.raises(UserError, match=says.replace("FILE", str(path))):
         load(path, **overrides)
+
+
+def test_files_that_threads_read_at_once_are_compared_with_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(2, timeout=60)
+    for name, function in (("open", open), ("_upgrade_state_dict", checkpoint_utils._upgrade_state_dict)):
+        waiting = lambda *args, function=function: together.wait() < 2 and function(*args)  # noqa: E731
+        monkeypatch.setattr(checkpoint_utils, name, waiting, raising=False)
+    folders = [tmp_path / "post_ln", tmp_path / "b2t"]
+    for folder in folders:
+        folder.mkdir()
+    paths = [write(folder, "cfg", f"transformer_{folder.name}") for folder in folders]
+    with ThreadPoolExecutor() as pool:
+        models = list(pool.map(lambda path: load(path, data="elsewhere"), paths))
+    assert [model.decoder.layers.wiring.name for model in models] == ["post_ln", "b2t"]
 
 
 def test_another_wiring_is_refused_where_an_override_is_nested_as_in_yaml(tmp_path: Path) -> None:

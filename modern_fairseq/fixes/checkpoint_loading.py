@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.proxies import override, replaces
+from modern_fairseq.proxies import replaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Loaded:
 Step = Callable[[Loaded], None]
 """Function that looks at a checkpoint, may change its state, and raises UserError where it is not what it should be."""
 _request = contextvars.ContextVar("request", default=Request())  # noqa: B039 (it is frozen)
+_own: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("own", default=None)
+"""Takes up the settings that a file has, where this thread reads it with others."""
 
 
 def check_what_is_read(module: types.ModuleType) -> None:
@@ -51,24 +53,25 @@ def check_what_is_read(module: types.ModuleType) -> None:
     stay as long as fairseq sets whatever settings it is given, and lets torch's RuntimeError through.
     """
 
+    @replaces(module.torch, "load")  # of the proxy that this module has for torch
+    def load(original: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        state: dict[str, Any] = original(*args, **kwargs)
+        if (own := _own.get()) is not None:
+            own.update(copy.deepcopy({key: state.get(key) for key in ("cfg", "args")}))
+        return state
+
     @replaces(module, "load_checkpoint_to_cpu")
     def load_checkpoint_to_cpu(
         original: Any, path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        read, own = module.torch.load, {}
-
-        def read_and_remember(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            state: dict[str, Any] = read(*args, **kwargs)
-            own.update(copy.deepcopy({key: state.get(key) for key in ("cfg", "args")}))
-            return state
-
-        override(module, "torch", load=read_and_remember if arg_overrides else read)
+        own: dict[str, Any] | None = {} if arg_overrides else None
+        token = _own.set(own)
         try:
             state: dict[str, Any] = original(path, arg_overrides, *args, **kwargs)
         finally:
-            override(module, "torch", load=read)
+            _own.reset(token)
         for step in steps:
-            step(Loaded(path, state, own if arg_overrides else None, _request.get()))
+            step(Loaded(path, state, own, _request.get()))
         return state
 
     @replaces(module, "load_model_ensemble_and_task")
