@@ -18,7 +18,8 @@ def check_generation(module: types.ModuleType) -> None:
 
     generate.py:370 prints as many as there are, whatever --nbest says, and all for a negative one; a penalty that is no
     number makes any order of them; 151 knows no --num-shards, nor do validate.py:126 and train.py, and takes the share
-    of one process where no other takes the rest; 67 knows no --sacrebleu. Can go when fairseq > 0.12.2 refuses them.
+    of one process where no other takes the rest; 67 knows no --sacrebleu and 195 no constraints; interactive.py:169
+    and 227 know no language model beside and no prefix. Can go when fairseq > 0.12.2 refuses them.
     """
 
     @replaces(module, "main")
@@ -33,7 +34,11 @@ def check_generation(module: types.ModuleType) -> None:
                 raise UserError(f"{flag} must be a finite number, not {penalty}")
         if cfg.dataset.num_shards > 1:
             raise UserError("--num-shards: each call would take the whole data set; split the text instead")
+        if module.__name__ == "fairseq_cli.interactive" and (cfg.generation.lm_path or cfg.generation.prefix_size):
+            raise UserError("--lm-path and --prefix-size are for fairseq-generate: fairseq-interactive ignores them")
         if module.__name__ == "fairseq_cli.generate":
+            if cfg.generation.constraints:
+                raise UserError("--constraints are for fairseq-interactive, whose lines have them behind tabs")
             if cfg.distributed_training.distributed_world_size > 1:
                 raise UserError(
                     "--distributed-world-size must be 1: each call would score a part; split the text instead"

@@ -166,6 +166,11 @@ def test_a_score_of_something_else(trained: tuple[Path, Path]) -> None:
         generate(*flags, "--sacrebleu")
     with pytest.raises(UserError, match="--distributed-world-size must be 1"):
         generate(*flags, "--distributed-world-size", 2)
+    with pytest.raises(UserError, match="--constraints are for fairseq-interactive"):
+        generate(*flags, "--constraints")
+    for ignored in (("--lm-path", folder / "lm/checkpoint_last.pt"), ("--prefix-size", 1)):
+        with pytest.raises(UserError, match="--lm-path and --prefix-size are for fairseq-generate"):
+            generate(*flags, *ignored, command=fairseq_cli.interactive)
 
 
 def test_the_other_direction_is_neither_generated_nor_validated(
