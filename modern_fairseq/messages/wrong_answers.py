@@ -62,6 +62,26 @@ def context_is_the_text_before(module: types.ModuleType) -> None:
         return original(cfg, **kwargs)
 
 
+def whole_text(module: types.ModuleType) -> None:
+    """Refuse to evaluate a part of a text (tasks/language_modeling.py:366).
+
+    fairseq-eval-lm leaves out blocks that are longer than the model reads, and prints the perplexity of the others.
+    Can go when fairseq > 0.12.2 refuses them.
+    """
+
+    @replaces(module.LanguageModelingTask, "eval_lm_dataloader")
+    def eval_lm_dataloader(original: Any, self: Any, dataset: Any, **kwargs: Any) -> Any:
+        longest = kwargs["max_positions"]
+        left_out = dataset.filter_indices_by_size(dataset.ordered_indices(), longest)[1]
+        if left_out:
+            raise UserError(
+                f"{len(left_out):,} of {len(dataset):,} blocks of the text are longer than the {longest} words that the"
+                " model reads, and would be left out: lower --tokens-per-sample, or raise the limit by"
+                " --model-overrides \"{'max_target_positions': N}\""
+            )
+        return original(self, dataset, **kwargs)
+
+
 def sentences_to_iterate(module: types.ModuleType) -> None:
     """Refuse a data set without sentences, or of which none is short enough (tasks/fairseq_task.py:268-310).
 

@@ -150,12 +150,19 @@ def test_a_shard_that_would_be_everything(trained: tuple[Path, Path]) -> None:
         train(data, "--arch", "transformer", *TINY, "--num-shards", 2)
 
 
-@pytest.mark.parametrize("flag", ["--num-workers", "--num-shards"])
-def test_a_context_is_the_text_before(flag: str, trained: tuple[Path, Path]) -> None:
-    data, folder = trained
-    flags = ["--path", str(folder / "lm/checkpoint_last.pt"), "--gen-subset", "train", "--cpu", "--context-window", "5"]
-    args = options.parse_args_and_arch(options.get_eval_lm_parser(), [str(data), *flags, flag, "2"])
-    with pytest.raises(UserError, match="--context-window takes batches in turn"):
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ("--context-window 5 --num-workers 2", "--context-window takes batches in turn"),
+        ("--context-window 5 --num-shards 2", "--context-window takes batches in turn"),
+        ("--sample-break-mode eos --model-overrides {'max_target_positions':3}", "1 of 3 blocks .* than the 3 words"),
+    ],
+)
+def test_a_perplexity_is_of_all_words_with_their_context(asked: str, sentence: str, trained: tuple[Path, Path]) -> None:
+    _, folder = trained
+    flags = ["--path", str(folder / "lm/checkpoint_last.pt"), "--gen-subset", "train", "--cpu", *asked.split()]
+    args = options.parse_args_and_arch(options.get_eval_lm_parser(), [str(folder / "lm/data"), *flags])
+    with pytest.raises(UserError, match=sentence):
         fairseq_cli.eval_lm.main(convert_namespace_to_omegaconf(args))
 
 

@@ -36,7 +36,7 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Score:
             text; its loss is not a number.
     """
     loss, printed = map(float, _only(_EVAL_LM, log, "result of fairseq-eval-lm, 'Loss (base 2): ..., Perplexity: ...'"))
-    _check_whole(log, "fairseq-eval-lm", "--max-tokens and --tokens-per-sample")
+    _check_whole(log, "fairseq-eval-lm", "max_target_positions by --model-overrides")
     tokens = int(_only(_TOKENS, log, "count, 'Evaluated ... tokens'")[0].replace(",", ""))
     _check_agreement(loss, printed, "the log contradicts itself")
     window, block = (int(_setting(log, key)) for key in ("context_window", "tokens_per_sample"))
