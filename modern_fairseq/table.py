@@ -128,6 +128,7 @@ _AFTER = {
     "messages.wrong_answers:plugin_in_checkout": "fairseq.utils",
     "messages.wrong_answers:sentences_to_iterate": "fairseq.tasks.fairseq_task",
     "messages.wrong_answers:whole_text": "fairseq.tasks.language_modeling",
+    "messages.wrong_answers:words_of_language_model": "fairseq.sequence_generator",
     "messages.commands:choices_first": "fairseq.options",
     "messages.commands:short_refusals": "fairseq.options",
     "messages.commands:name_unknown_architectures": "fairseq.models",

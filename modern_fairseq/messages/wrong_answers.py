@@ -62,6 +62,23 @@ def context_is_the_text_before(module: types.ModuleType) -> None:
         return original(cfg, **kwargs)
 
 
+def words_of_language_model(module: types.ModuleType) -> None:
+    """Refuse a language model of other words than the translation's (sequence_generator.py:362).
+
+    The scores of both are added word by word, by their numbers. Can go when fairseq > 0.12.2 compares the dictionaries.
+    """
+
+    @replaces(module.SequenceGenerator, "__init__")
+    def __init__(original: Any, self: Any, models: Any, tgt_dict: Any, *args: Any, **kwargs: Any) -> None:
+        lm = kwargs.get("lm_model")
+        if lm is not None and lm.decoder.dictionary != tgt_dict:
+            raise UserError(
+                "--lm-path: the language model's dictionary, dict.txt of the data folder, has to have the words of the"
+                " target's in its order: fairseq-preprocess its text with --srcdict, and train it on that"
+            )
+        original(self, models, tgt_dict, *args, **kwargs)
+
+
 def whole_text(module: types.ModuleType) -> None:
     """Refuse to evaluate a part of a text (tasks/language_modeling.py:366).
 

@@ -224,6 +224,20 @@ def test_a_language_model_does_not_translate(trained: tuple[Path, Path]) -> None
     generate(data, "--path", f"{mt}:{mt}", "-s", "en", "-t", "de")
 
 
+def test_a_language_model_knows_the_words_of_the_translation_in_their_order(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, folder = trained
+    shutil.copytree(data, tmp_path / "data")
+    words = (data / "dict.de.txt").read_text().splitlines(keepends=True)
+    flags = (tmp_path / "data", "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de")
+    (tmp_path / "data/dict.txt").write_text("".join(words))
+    generate(*flags, "--lm-path", folder / "lm/checkpoint_last.pt")
+    (tmp_path / "data/dict.txt").write_text("".join(reversed(words)))
+    with pytest.raises(UserError, match=r"--lm-path: .* in its order"):
+        generate(*flags, "--lm-path", folder / "lm/checkpoint_last.pt")
+
+
 @pytest.mark.parametrize("kind", ["empty", "too long"])
 def test_a_corpus_of_nothing(kind: str, trained: tuple[Path, Path], tmp_path: Path) -> None:
     data, _ = trained
