@@ -19,7 +19,7 @@ DOTTED = re.compile(
     r"|subprocess\.(?:run|call|check_call|check_output|Popen|getoutput|getstatusoutput)"
     r"|shutil\.unpack_archive|urllib\.request\.\w+|requests\.(?:get|head|post|put|request|Session)|boto3\.\w+"
     r"|huggingface_hub\.\w+|ctypes\.(?:CDLL|cdll\.\w+)|socket\.socket|fairseq\.file_utils\.cached_path"
-    r"|tensorboardX\.SummaryWriter"
+    r"|tensorboardX\.SummaryWriter|transformers\.BertTokenizer"
 )
 METHODS = {"extractall", "extract", "load_state_dict_from_url", "load_library"}
 
