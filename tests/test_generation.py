@@ -225,22 +225,15 @@ class Task(FairseqTask):
 def test_tasks_build_it_for_one_model_of_this_plugin() -> None:
     ours, stock = build("translation", "pre_ln"), build_stock("translation", normalize_before=True)
     task = Task(Namespace())
-    kinds = {
-        "ours": type(task.build_generator([ours], Namespace(beam=3, lenpen=0.6, unkpen=1))),
-        "stock": type(task.build_generator([stock], Namespace())),
-        "one in an ensemble": type(task.build_generator(EnsembleModel([ours]), Namespace())),
-        "ensemble": type(task.build_generator([ours, ours], Namespace())),
-        "alignment": type(task.build_generator([ours], Namespace(print_alignment="hard"))),
-        "asked for": type(task.build_generator([ours], Namespace(), SequenceGenerator)),
-    }
-    assert kinds == {
-        "ours": FasterSequenceGenerator,
-        "stock": SequenceGenerator,
-        "one in an ensemble": FasterSequenceGenerator,
-        "ensemble": SequenceGenerator,
-        "alignment": SequenceGeneratorWithAlignment,
-        "asked for": SequenceGenerator,
-    }
+    for models, settings, asked, kind in (
+        ([ours], {}, None, FasterSequenceGenerator),
+        ([stock], {}, None, SequenceGenerator),
+        (EnsembleModel([ours]), {}, None, FasterSequenceGenerator),
+        ([ours, ours], {}, None, SequenceGenerator),
+        ([ours], {"print_alignment": "hard"}, None, SequenceGeneratorWithAlignment),
+        ([ours], {}, SequenceGenerator, SequenceGenerator),
+    ):
+        assert type(task.build_generator(models, Namespace(**settings), asked)) is kind
     generator = task.build_generator([ours], Namespace(beam=3, lenpen=0.6, unkpen=1))
     assert (generator.beam_size, generator.len_penalty, generator.unk_penalty) == (3, 0.6, 1)
 
