@@ -6,8 +6,6 @@ import argparse
 import shlex
 from pathlib import Path
 
-from torch import Tensor
-
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output, read_checkpoint, save
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
 from fairseq_residuals.plugin.checkpoints.importing.from_hf import import_hf
@@ -78,10 +76,7 @@ def import_checkpoint(path: Path, repository: str) -> Imported:
         UserError: the file is damaged, is not of that repository, or holds what this plugin does not have.
     """
     state = read_checkpoint(path)
-    theirs: dict[str, Tensor] = state["model"]
-    if not isinstance(theirs, dict) or not all(isinstance(value, Tensor) for value in theirs.values()):
-        raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
-    found = Found(str(path), flat_settings(state), translate(theirs, AUTHORS[repository]))
+    found = Found(str(path), flat_settings(state), translate(state["model"], AUTHORS[repository]))
     check_repository(repository, found)
     exactly = dimensions(found, sides(found)) | _learned_positions(found) | sharing(found) | _word_dropout(found)
     choices = wiring(repository, found)
