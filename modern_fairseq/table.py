@@ -123,11 +123,10 @@ _AFTER = {
     "messages.wrong_answers:check_generation": (
         "fairseq_cli.generate fairseq_cli.interactive fairseq_cli.validate fairseq_cli.train"
     ),
-    "messages.wrong_answers:context_is_the_text_before": "fairseq_cli.eval_lm",
     "messages.wrong_answers:keys_at_the_top": "fairseq_cli.hydra_train",
     "messages.wrong_answers:plugin_in_checkout": "fairseq.utils",
     "messages.wrong_answers:sentences_to_iterate": "fairseq.tasks.fairseq_task",
-    "messages.wrong_answers:whole_text": "fairseq.tasks.language_modeling",
+    "messages.wrong_answers:whole_text": "fairseq.tasks.language_modeling fairseq.tasks.multilingual_language_modeling",
     "messages.wrong_answers:words_of_language_model": "fairseq.sequence_generator",
     "messages.commands:choices_first": "fairseq.options",
     "messages.commands:short_refusals": "fairseq.options",

@@ -48,20 +48,6 @@ def check_generation(module: types.ModuleType) -> None:
         return original(cfg, *args, **kwargs)
 
 
-def context_is_the_text_before(module: types.ModuleType) -> None:
-    """Refuse a context window to fairseq-eval-lm where the batch before is not the text before.
-
-    The context of ``--context-window`` is the batch before, of the same process (data/lm_context_window_dataset.py:76).
-    Can go when fairseq > 0.12.2 reads the context from the text.
-    """
-
-    @replaces(module, "main")
-    def main(original: Any, cfg: Any, **kwargs: Any) -> Any:
-        if cfg.eval_lm.context_window > 0 and max(cfg.dataset.num_workers, cfg.dataset.num_shards) > 1:
-            raise UserError("--context-window takes batches in turn: give --num-workers 1 and no --num-shards")
-        return original(cfg, **kwargs)
-
-
 def words_of_language_model(module: types.ModuleType) -> None:
     """Refuse a language model of other words than the translation's (sequence_generator.py:362).
 
@@ -70,8 +56,8 @@ def words_of_language_model(module: types.ModuleType) -> None:
 
     @replaces(module.SequenceGenerator, "__init__")
     def __init__(original: Any, self: Any, models: Any, tgt_dict: Any, *args: Any, **kwargs: Any) -> None:
-        lm = kwargs.get("lm_model")
-        if lm is not None and lm.decoder.dictionary != tgt_dict:
+        words = getattr(getattr(kwargs.get("lm_model"), "decoder", None), "dictionary", tgt_dict)
+        if words != tgt_dict:
             raise UserError(
                 "--lm-path: the language model's dictionary, dict.txt of the data folder, has to have the words of the"
                 " target's in its order: fairseq-preprocess its text with --srcdict, and train it on that"
@@ -80,23 +66,28 @@ def words_of_language_model(module: types.ModuleType) -> None:
 
 
 def whole_text(module: types.ModuleType) -> None:
-    """Refuse to evaluate a part of a text (tasks/language_modeling.py:366).
+    """Refuse to fairseq-eval-lm a part of a text, or a context that is not the text before.
 
-    fairseq-eval-lm leaves out blocks that are longer than the model reads, and prints the perplexity of the others.
-    Can go when fairseq > 0.12.2 refuses them.
+    It leaves out blocks that are longer than the model reads (tasks/language_modeling.py:366), and takes the batch
+    before, of the same process, for the context of ``--context-window`` (data/lm_context_window_dataset.py:76).
+    Can go when fairseq > 0.12.2 refuses the first, and reads the context from the text.
     """
+    task = getattr(module, "LanguageModelingTask", None) or module.MultilingualLanguageModelingTask
 
-    @replaces(module.LanguageModelingTask, "eval_lm_dataloader")
-    def eval_lm_dataloader(original: Any, self: Any, dataset: Any, **kwargs: Any) -> Any:
-        longest = kwargs["max_positions"]
-        left_out = dataset.filter_indices_by_size(dataset.ordered_indices(), longest)[1]
+    @replaces(task, "eval_lm_dataloader")
+    def eval_lm_dataloader(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        in_turn = max(kwargs.get(key, 1) for key in ("num_workers", "num_shards")) <= 1
+        if kwargs.get("context_window", 0) > 0 and not in_turn:
+            raise UserError("--context-window takes batches in turn: give --num-workers 1 and no --num-shards")
+        longest = kwargs.get("max_positions")
+        left_out = longest and dataset.filter_indices_by_size(dataset.ordered_indices(), longest)[1]
         if left_out:
             raise UserError(
                 f"{len(left_out):,} of {len(dataset):,} blocks of the text are longer than the {longest} words that the"
                 " model reads, and would be left out: lower --tokens-per-sample, or raise the limit by"
                 " --model-overrides \"{'max_target_positions': N}\""
             )
-        return original(self, dataset, **kwargs)
+        return original(self, dataset, *args, **kwargs)
 
 
 def sentences_to_iterate(module: types.ModuleType) -> None:
