@@ -82,10 +82,10 @@ def test_files_that_threads_read_at_once_are_compared_with_themselves(
     for name, function in (("open", open), ("_upgrade_state_dict", checkpoint_utils._upgrade_state_dict)):
         waiting = lambda *args, function=function: together.wait() < 2 and function(*args)  # noqa: E731
         monkeypatch.setattr(checkpoint_utils, name, waiting, raising=False)
-    folders = [tmp_path / "post_ln", tmp_path / "b2t"]
-    for folder in folders:
-        folder.mkdir()
-    paths = [write(folder, "cfg", f"transformer_{folder.name}") for folder in folders]
+    paths = []
+    for name in ("post_ln", "b2t"):
+        (tmp_path / name).mkdir()
+        paths.append(write(tmp_path / name, "cfg", f"transformer_{name}"))
     with ThreadPoolExecutor() as pool:
         models = list(pool.map(lambda path: load(path, data="elsewhere"), paths))
     assert [model.decoder.layers.wiring.name for model in models] == ["post_ln", "b2t"]

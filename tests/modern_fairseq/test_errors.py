@@ -81,20 +81,14 @@ def test_a_name_in_a_file_does_not_speak_to_the_terminal():
     assert str(UserError("has a \x1b[2J\x9b1m\u202e of its own\n")) == r"has a \x1b[2J\x9b1m\u202e of its own"
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught:
-        (tmp_path / "train.de").read_text()
-    sentence = str(mistakes.explain(caught.value))
-    assert str(tmp_path / "train.de") in sentence
-    assert "\n" not in sentence
-
-
-def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
+def test_a_missing_file_is_named_and_a_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
     def sentence(path):
         with pytest.raises(FileNotFoundError) as caught:
             path.read_text()
         return str(mistakes.explain(caught.value))
 
+    missing = sentence(tmp_path / "train.de")
+    assert str(tmp_path / "train.de") in missing and "\n" not in missing
     assert sentence(tmp_path / "nope" / "dict.txt") == f"the data folder {tmp_path / 'nope'} does not exist"
     wrong = sentence(tmp_path / "dict.de.txt")
     assert wrong.startswith(f"{tmp_path} is no data folder")
@@ -173,16 +167,13 @@ def test_other_errors_are_not_taken_for_mistakes(error):
     assert mistakes.explain(error) is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "missing"), [(["data"], "--arch"), (["data", "--arch", "transformer", "--task"], "")]
-)
-def test_a_missing_architecture_is_named(arguments, missing, capsys):
-    with pytest.raises((UserError, SystemExit)) as caught:
-        options.parse_args_and_arch(options.get_training_parser(), arguments)
-    if missing:
-        assert missing in str(caught.value)
-    else:  # argparse's own errors stay argparse's
-        assert caught.value.code == 2
+def test_a_missing_architecture_or_task_is_named():
+    for parser, missing in ((options.get_training_parser(), "--arch"), (options.get_validation_parser(), "--task")):
+        with pytest.raises(UserError, match=missing):
+            options.parse_args_and_arch(parser, ["data"])
+    with pytest.raises(SystemExit) as caught:  # argparse's own errors stay argparse's
+        options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", "transformer", "--task"])
+    assert caught.value.code == 2
 
 
 def test_help_lists_the_flags_of_the_architecture(capsys):
@@ -193,8 +184,3 @@ def test_help_lists_the_flags_of_the_architecture(capsys):
         text = capsys.readouterr().out
         assert caught.value.code == 0
         assert all((flag in text) == listed for flag in ("--residual-args", "--log-residual-stats", "--source-lang"))
-
-
-def test_a_missing_task_is_named():
-    with pytest.raises(UserError, match="--task"):
-        options.parse_args_and_arch(options.get_validation_parser(), ["data"])

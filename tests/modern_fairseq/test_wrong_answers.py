@@ -215,27 +215,22 @@ def test_the_other_direction_is_refused_of_a_model_whose_languages_its_data_told
     generate(one_direction, "--path", path)
 
 
-def test_a_language_model_does_not_translate(trained: tuple[Path, Path]) -> None:
+def test_a_language_model_is_only_beside_a_translation_and_of_its_words(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
     data, folder = trained
     mt, lm = folder / "mt/checkpoint_last.pt", folder / "lm/checkpoint_last.pt"
     for paths in (lm, f"{mt}:{lm}"):
         with pytest.raises(UserError, match=f"{lm} was trained for --task language_modeling"):
             generate(data, "--path", paths, "-s", "en", "-t", "de")
-    generate(data, "--path", f"{mt}:{mt}", "-s", "en", "-t", "de")
-
-
-def test_a_language_model_knows_the_words_of_the_translation_in_their_order(
-    trained: tuple[Path, Path], tmp_path: Path
-) -> None:
-    data, folder = trained
-    shutil.copytree(data, tmp_path / "data")
     words = (data / "dict.de.txt").read_text().splitlines(keepends=True)
-    flags = (tmp_path / "data", "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de")
+    shutil.copytree(data, tmp_path / "data")
+    flags = (tmp_path / "data", "--path", f"{mt}:{mt}", "-s", "en", "-t", "de", "--lm-path", lm)
     (tmp_path / "data/dict.txt").write_text("".join(words))
-    generate(*flags, "--lm-path", folder / "lm/checkpoint_last.pt")
+    generate(*flags)
     (tmp_path / "data/dict.txt").write_text("".join(reversed(words)))
     with pytest.raises(UserError, match=r"--lm-path: .* in its order"):
-        generate(*flags, "--lm-path", folder / "lm/checkpoint_last.pt")
+        generate(*flags)
 
 
 @pytest.mark.parametrize("kind", ["empty", "too long"])
