@@ -129,7 +129,7 @@ def test_last_of_a_training_run(
     ]
 
 
-def test_too_few_checkpoints(training_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_do_not_fit(training_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = training_run / "average.pt"
     for flags, found in (
         (("--num-epoch-checkpoints", 13), "holds 12 epoch checkpoints, 13 are needed"),
@@ -141,10 +141,6 @@ def test_too_few_checkpoints(training_run: Path, capsys: pytest.CaptureFixture[s
         (("--num-epoch-checkpoints", 0), "must be at least 1, not 0"),
     ):
         assert found in refused(capsys, output, "--inputs", training_run, *flags)
-
-
-def test_flags_that_do_not_fit(training_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = training_run / "average.pt"
     one, two = training_run / "checkpoint1.pt", training_run / "checkpoint2.pt"
     n = ("--num-epoch-checkpoints", 1)
     assert "needs --inputs to be one folder" in refused(capsys, output, "--inputs", one, two, *n)
