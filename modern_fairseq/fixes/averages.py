@@ -51,3 +51,16 @@ def same_updates_when_resumed(module: types.ModuleType) -> None:
         if updates is not None:
             self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
         original(self, new_model, updates)
+
+
+def versions_kept(module: types.ModuleType) -> None:
+    """Hand an average the versions of its modules with each update (models/ema/ema.py:164-174).
+
+    Without them, modules take the update for a checkpoint of early days: a Pre-LN stack drops its norm on top without
+    a word, and adaptive softmax ends the training. Can go when fairseq > 0.12.2 hands them on.
+    """
+
+    @replaces(module.EMA, "restore")
+    def restore(original: Any, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        versions = {name: value for name, value in self.model.state_dict().items() if "version" in name}
+        original(self, versions | state, *args, **kwargs)

@@ -22,7 +22,7 @@ from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 from omegaconf import OmegaConf
 from running import argv_of, execute
-from torch import nn
+from tiny import build_stock
 
 from fairseq_residuals_errors import UserError
 
@@ -167,16 +167,21 @@ def test_processes_that_load_data_know_the_epoch(workers: int) -> None:
     assert [next(epochs.next_epoch_itr()) for _ in range(3)] == [1, 2, 3] and len(epochs.dataset) == 1
 
 
-def test_shared_parameters_are_averaged_once() -> None:
-    model = nn.ModuleDict({"words": nn.Embedding(3, 2), "output": nn.Linear(2, 3, bias=False)})
-    model["output"].weight = model["words"].weight
-    expected = model["words"].weight.detach().clone()
+@pytest.mark.parametrize(
+    ("task", "flags"),
+    [("translation", ("--share-all-embeddings",)), ("language_modeling", ("--adaptive-softmax-cutoff", "10"))],
+)
+def test_every_parameter_is_averaged_once(task: str, flags: tuple[str, ...]) -> None:
+    """Also one of many names, and the norm on top of a stack."""
+    model = build_stock(task, *flags, normalize_before=True)
+    expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     average = EMA(model, EMAConfig(ema_decay=0.9))
     for _ in range(3):
-        model["words"].weight.data.add_(1.0)
+        for name, parameter in model.named_parameters():
+            parameter.data.add_(1.0)
+            expected[name] = 0.9 * expected[name] + 0.1 * parameter.detach()
         average.step(model)
-        expected = 0.9 * expected + 0.1 * model["words"].weight.detach()
-    torch.testing.assert_close(average.get_model()["output"].weight.detach(), expected)
+    torch.testing.assert_close(dict(average.get_model().named_parameters()), expected)
 
 
 LOADING = """
