@@ -16,16 +16,13 @@ from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from fairseq_residuals.plugin.models.fairseq_stack import PackedSides
 from fairseq_residuals.plugin.speed import cuda_graph_step, varlen_attention
 from fairseq_residuals.plugin.speed.varlen_attention import VarlenAttention
 from fairseq_residuals.plugin.training import packed
 from fairseq_residuals.plugin.training.admin_profile import profile
 from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_batches, pack_batch
-from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 
@@ -232,18 +229,6 @@ def test_full_batches() -> None:
     assert words.max() <= 100 and words[:-1].min() > 100 - 30
     assert all(len(b) <= 3 for b in full_batches(lengths, indices, 100, 3))
     assert [len(b) for b in full_batches(np.array([[200], [1]]), np.arange(2), 100, None)] == [1, 1]
-
-
-def test_the_first_word_of_every_sentence_of_a_decoder_stays() -> None:
-    torch.manual_seed(1)
-    sides = PackedSides()
-    embedding = WordDropoutEmbedding(nn.Embedding(40, 16, PAD), 0.9, keep_first=True, sides=sides)
-    packing = Packing(torch.arange(0, 401, 4), (400, 4))
-    with sides.running(None, packing):
-        missing = embedding(torch.full((1, 400), 5)).eq(0).all(-1).view(100, 4)
-    assert not missing[:, 0].any()
-    # four standard deviations of a mean of 300
-    assert missing[:, 1:].double().mean() == pytest.approx(0.9, abs=4 * (0.09 / 300) ** 0.5)
 
 
 @pytest.mark.usefixtures("any_task")

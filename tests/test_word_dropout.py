@@ -13,15 +13,17 @@ from tiny import EOS, PAD, batch, build, make_task, settings
 from tiny_jobs import STACK
 from torch import nn
 
+from fairseq_residuals.plugin.models.fairseq_stack import PackedSides
 from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.packing import Packing
 
 BOTH = ("--encoder-word-dropout", "0.3", "--decoder-word-dropout", "0.3")
 
 
-def dropping(p: float, *, keep_first: bool = False) -> tuple[nn.Embedding, WordDropoutEmbedding]:
+def dropping(p: float) -> tuple[nn.Embedding, WordDropoutEmbedding]:
     plain = nn.Embedding(40, 16, PAD)
-    return plain, WordDropoutEmbedding(plain, p, keep_first=keep_first)
+    return plain, WordDropoutEmbedding(plain, p)
 
 
 def test_each_word_is_missing_with_the_probability_and_the_others_are_unchanged() -> None:
@@ -38,10 +40,17 @@ def test_each_word_is_missing_with_the_probability_and_the_others_are_unchanged(
     assert missing[:, -1].double().mean() == pytest.approx(0.3, abs=4 * (0.21 / 200) ** 0.5)
 
 
-def test_the_first_position_of_a_decoder_stays() -> None:
+@pytest.mark.parametrize("layout", ["right", "left", "packed"])
+def test_the_first_word_of_a_sentence_stays_in_a_decoder(layout: str) -> None:
     torch.manual_seed(1)
-    _, embedding = dropping(0.9, keep_first=True)
-    missing = embedding(torch.full((200, 50), 5)).eq(0).all(-1)
+    sides, tokens = PackedSides(), torch.full((200, 50), 5)
+    embedding = WordDropoutEmbedding(nn.Embedding(40, 16, PAD), 0.9, keep_first=True, sides=sides)
+    padding = {"right": (0, 3), "left": (3, 0), "packed": (0, 0)}[layout]
+    packing = Packing(torch.arange(0, 10_001, 50), (10_000, 50)) if layout == "packed" else None
+    with sides.running(None, packing):
+        tokens = nn.functional.pad(tokens, padding, value=PAD)
+        out = embedding(tokens if packing is None else tokens.view(1, -1)).view(*tokens.shape, 16)
+    missing = out[:, padding[0] : padding[0] + 50].eq(0).all(-1)
     assert not missing[:, 0].any()
     assert missing[:, 1:].double().mean() == pytest.approx(0.9, abs=4 * (0.09 / 9_800) ** 0.5)
     assert torch.equal(embedding(torch.tensor([[5]])), embedding.eval()(torch.tensor([[5]])))

@@ -27,6 +27,8 @@ class WordDropoutEmbedding(nn.Embedding):
     like words.
     """
 
+    padding_idx: int
+
     def __init__(
         self, plain: nn.Embedding, p: float, *, keep_first: bool = False, sides: PackedSides | None = None
     ) -> None:
@@ -35,7 +37,7 @@ class WordDropoutEmbedding(nn.Embedding):
         Args:
             plain: an embedding, which stays as it is; both have one weight.
             p: from 0 up to, but not including, 1.
-            keep_first: never drop position 0, where a decoder finds its start symbol.
+            keep_first: never drop the first word of a sentence, where a decoder finds its start symbol.
             sides: how the decoder's input is packed while the model runs; None: it is padded.
         """
         super().__init__(plain.num_embeddings, plain.embedding_dim, plain.padding_idx, _weight=plain.weight.data)
@@ -52,8 +54,9 @@ class WordDropoutEmbedding(nn.Embedding):
         dropped = torch.rand(tokens.shape, device=tokens.device) < self.p
         if self.keep_first:
             packing = self.sides.decoder
-            first = torch.arange(tokens.size(1), device=tokens.device) if packing is None else packing.positions
-            dropped = dropped & (first != 0)
+            # padding may be on the left
+            place = tokens.ne(self.padding_idx).cumsum(1) - 1 if packing is None else packing.positions
+            dropped = dropped & (place != 0)
         return words.masked_fill(dropped.unsqueeze(-1), 0)
 
     def extra_repr(self) -> str:
