@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from fairseq.optim.bmuf import FairseqBMUF
 from torch import nn
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
@@ -67,6 +68,8 @@ def by_scale(trainer: Any, scales: Scales) -> dict[UpdateScale, list[nn.Paramete
         raise UserError(
             "the wiring has settings of Adam for single parameters: take --optimizer adam, fused_adam or radam"
         )
+    if isinstance(trainer.optimizer, FairseqBMUF) and not trainer.optimizer.average_sync:
+        raise UserError("--use-bmuf resets an optimizer of one group, and the wiring has several: add --average-sync")
     sorted_: dict[UpdateScale, list[nn.Parameter]] = {SAME: []}
     for parameter, copy in zip(own, held, strict=True):
         sorted_.setdefault(scales.get(parameter, SAME), []).append(copy)
