@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,15 +11,17 @@ from fairseq.models import build_model
 from tiny import build, make_dictionary, make_task, settings, sizes_of, stacks
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 
+STACKS = ("encoder", "decoder")
 LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
 
 
 def drawn(args: str, *flags: str, arch: str = "transformer_post_ln", seed: int = 1) -> dict[str, Tensor]:
     """Parameters as initialised, by their names in a checkpoint."""
-    sizes = [flag for stack in ("encoder", "decoder") for flag in sizes_of(stack, LAYERS, DIM, FFN, heads=4)]
+    sizes = [flag for stack in STACKS for flag in sizes_of(stack, LAYERS, DIM, FFN, heads=4)]
     task = make_task()
     task.source_dictionary = task.target_dictionary = make_dictionary(WORDS - 4)
     torch.manual_seed(seed)
@@ -78,6 +81,15 @@ def test_xavier_over_a_power_of_the_layers_number(init: str, power: float) -> No
         layer = int(name.split(".")[2]) + 1
         is_uniform(p, xavier(p) * layer**-power)
     assert all(p.eq(0).all() for p in biases(parameters).values())
+
+
+@pytest.mark.parametrize("args", ["init=lipschitz", "init=small,fixnorm=true"])
+def test_embeddings_from_a_file_are_not_drawn_anew(args: str, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text(f"1 {DIM}\nw3{' 7.0' * DIM}\n")
+    flags = ("--share-all-embeddings", *(f"--{stack}-embed-path={tmp_path / 'words'}" for stack in STACKS))
+    assert drawn("init=small", *flags)["encoder.embed_tokens.weight"][7].eq(7.0).all()
+    with pytest.raises(UserError, match="--encoder-embed-path gives embeddings that the wiring post_ln draws anew"):
+        drawn(args, *flags)
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
+from torch import Tensor
 
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
 from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
@@ -39,10 +41,23 @@ class ResidualTransformer(TransformerModel):
         """
         refuse_sharding(args)
         wirings = wirings_of(args)
+        stock = for_stock_build(args)
         try:
-            model = super().build_model(for_stock_build(args), task)
+            model = super().build_model(stock, task)
         except ValueError as error:
             raise UserError(str(error)) from error
+        given = {stack: _signs(model, stack) for stack in wirings if getattr(stock, f"{stack}_embed_path", None)}
         forget_files(args, "encoder_embed_path", "decoder_embed_path")
         wire_model(model, args, wirings)
+        for stack, signs in given.items():
+            # a wiring may scale them, as T-Fixup does
+            if not torch.equal(_signs(model, stack), signs):
+                raise UserError(
+                    f"--{stack}-embed-path gives embeddings that the wiring {wirings[stack].name} draws anew, by an"
+                    " option such as init=lipschitz; leave out the file or the option"
+                )
         return model
+
+
+def _signs(model: Any, stack: str) -> Tensor:
+    return getattr(model, stack).embed_tokens.weight.detach().sign()  # type: ignore[no-any-return]
