@@ -31,23 +31,19 @@ logger = logging.getLogger(__name__)
 
 
 def wirings_of(args: Args) -> dict[str, Wiring]:
-    """Return the wiring of each stack, from completed settings."""
-    name = args.get("_name") or args.get("arch") if isinstance(args, DictConfig) else args.arch
-    return ARCHITECTURES[name](args)
-
-
-def refuse_sharding(args: Args) -> None:
-    """Refuse fully sharded training, which wraps layers that the stack must see.
+    """Return the wiring of each stack, and complete the settings.
 
     Raises:
-        UserError: training is fully sharded.
+        UserError: settings that the plugin does not carry; one is fully sharded training, which wraps layers that the
+            stack must see.
     """
     root: Any = args._get_root() if isinstance(args, DictConfig) else args
-    settings = getattr(root, "distributed_training", root)
-    if getattr(settings, "ddp_backend", None) == "fully_sharded":
+    if getattr(getattr(root, "distributed_training", root), "ddp_backend", None) == "fully_sharded":
         raise UserError(
             "--ddp-backend fully_sharded is not carried by this plugin; choose pytorch_ddp, legacy_ddp or no_c10d"
         )
+    name = args.get("_name") or args.get("arch") if isinstance(args, DictConfig) else args.arch
+    return ARCHITECTURES[name](args)
 
 
 def forget_files(args: Args, *keys: str) -> None:

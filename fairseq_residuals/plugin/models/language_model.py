@@ -9,7 +9,7 @@ from fairseq.models import register_model
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
-from fairseq_residuals.plugin.models.builder import refuse_sharding, wire_model, wirings_of
+from fairseq_residuals.plugin.models.builder import wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -48,7 +48,6 @@ class ResidualTransformerLM(TransformerLanguageModel):
         Raises:
             UserError: settings that contradict each other or that the plugin does not carry.
         """
-        refuse_sharding(args)
         wirings = wirings_of(args)
         stock = for_stock_build(args)
         for key, default in vars(TransformerLanguageModelConfig()).items():

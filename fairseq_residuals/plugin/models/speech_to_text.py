@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.plugin.checkpoints.fairseq_config import computed_otherwise, flat_settings, wiring_of_any
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
-from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
+from fairseq_residuals.plugin.models.builder import forget_files, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -70,7 +70,6 @@ class ResidualS2TTransformer(S2TTransformerModel):
         Raises:
             UserError: settings that contradict each other or that the plugin does not carry.
         """
-        refuse_sharding(args)
         wirings = wirings_of(args)
         stock = for_stock_build(args)
         if not hasattr(stock, "input_feat_per_channel"):

@@ -10,7 +10,7 @@ from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
-from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
+from fairseq_residuals.plugin.models.builder import forget_files, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -39,7 +39,6 @@ class ResidualTransformer(TransformerModel):
         Raises:
             UserError: settings that contradict each other or that the plugin does not carry.
         """
-        refuse_sharding(args)
         wirings = wirings_of(args)
         stock = for_stock_build(args)
         try:
