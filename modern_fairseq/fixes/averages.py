@@ -8,22 +8,17 @@ import torch
 from modern_fairseq.proxies import replaces
 
 
-class _Once:
-    """A model whose state has each tensor once, however many names it has in an average."""
-
-    def __init__(self, model: Any, held: dict[str, Any]) -> None:
-        self.model, self.held = model, held
-
-    def state_dict(self) -> dict[str, Any]:
-        seen: set[int] = set()
-        kept = {}
-        for name, value in self.model.state_dict().items():
-            held = self.held.get(name)
-            place = held.data_ptr() if isinstance(held, torch.Tensor) else 0  # which an empty one has too
-            if place == 0 or place not in seen:
-                kept[name] = value
-            seen.add(place)
-        return kept
+def _once(state: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a model's state with which each tensor of an average is updated once."""
+    seen: set[int] = set()
+    kept = {}
+    for name, value in state.items():
+        average = held.get(name)
+        place = average.data_ptr() if isinstance(average, torch.Tensor) else 0  # which an empty one has too
+        if place == 0 or place not in seen:
+            kept[name] = value
+        seen.add(place)
+    return kept
 
 
 def shared_parameters_once(module: types.ModuleType) -> None:
@@ -36,7 +31,8 @@ def shared_parameters_once(module: types.ModuleType) -> None:
     @replaces(module.EMA, "_step_internal")
     def step_internal(original: Any, self: Any, new_model: Any, updates: Any = None) -> None:
         held = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
-        original(self, _Once(new_model, held), updates)
+        once = types.SimpleNamespace(state_dict=lambda: _once(new_model.state_dict(), held))
+        original(self, once, updates)
 
 
 def same_updates_when_resumed(module: types.ModuleType) -> None:
