@@ -8,6 +8,7 @@ and on no other; attention is told by the :class:`.PackedSides` of its stack.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,24 +20,18 @@ from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.packing import Packing
 
 
-class PackedForward:
-    """The forward of a model, which takes what describes a packed row beside its usual inputs.
+def _run_packed(forward: Callable[..., Any], sides: PackedSides, *args: Any, **inputs: Any) -> Any:
+    """Run the forward of a model, which takes what describes a packed row beside its usual inputs.
 
     These are, of the source and of the target, ``*_bounds`` (n + 1), the cumulative lengths of its sentences, and
     ``*_longest``, at least the length of the longest. A side without them is padded as usual.
     """
-
-    def __init__(self, forward: Callable[..., Any], sides: PackedSides) -> None:
-        self.forward, self.sides = forward, sides
-
-    def __call__(self, *args: Any, **inputs: Any) -> Any:
-        """Run the model, with its arguments."""
-        words = inputs.get("src_tokens")
-        source = _packing_of("source", words, inputs)
-        # a language model calls its decoder's input src_tokens
-        target = _packing_of("target", inputs.get("prev_output_tokens", words), inputs)
-        with self.sides.running(source, target):
-            return self.forward(*args, **inputs)
+    words = inputs.get("src_tokens")
+    source = _packing_of("source", words, inputs)
+    # a language model calls its decoder's input src_tokens
+    target = _packing_of("target", inputs.get("prev_output_tokens", words), inputs)
+    with sides.running(source, target):
+        return forward(*args, **inputs)
 
 
 def _packing_of(side: str, row: Tensor | None, inputs: dict[str, Any]) -> Packing | None:
@@ -44,32 +39,26 @@ def _packing_of(side: str, row: Tensor | None, inputs: dict[str, Any]) -> Packin
     return None if bounds is None or row is None else Packing(bounds, (row.size(1), longest))
 
 
-class PositionsInSentence:
-    """The forward of an embedding of positions, which in a packed row count from the beginning of each sentence."""
+def _positions_in_sentence(
+    forward: Callable[..., Tensor], word: int, side: str, sides: PackedSides, tokens: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Return the embeddings (B, T, C) of the positions of words (B, T), counted from the beginning of each sentence.
 
-    def __init__(self, embed: Any, side: str, sides: PackedSides) -> None:
-        """Look positions up in ``embed``, of the row of ``side``, ``encoder`` or ``decoder``."""
-        self.forward, self.padding_idx, self.side, self.sides = embed.forward, embed.padding_idx, side, sides
-
-    def __call__(self, tokens: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the embeddings (B, T, C) of the positions of words (B, T)."""
-        packing: Packing | None = getattr(self.sides, self.side)
-        if packing is None:
-            return self.forward(tokens, *args, **kwargs)  # type: ignore[no-any-return]
-        one_sentence = torch.full((1, packing.longest), self.padding_idx + 1, device=tokens.device)
-        table: Tensor = self.forward(one_sentence)
-        return table[0].index_select(0, packing.positions)[None]
+    Args:
+        forward: that of the embedding of positions.
+        word: any but padding.
+        side: the row of ``encoder`` or ``decoder``.
+    """
+    packing: Packing | None = getattr(sides, side)
+    if packing is None:
+        return forward(tokens, *args, **kwargs)
+    one_sentence = torch.full((1, packing.longest), word, device=tokens.device)
+    return forward(one_sentence)[0].index_select(0, packing.positions)[None]
 
 
-class FutureMask:
-    """A decoder's mask of the future; a packed row needs none of its length, as its sentences have their own."""
-
-    def __init__(self, plain: Callable[[Tensor], Tensor], sides: PackedSides) -> None:
-        self.plain, self.sides = plain, sides
-
-    def __call__(self, x: Tensor) -> Tensor | None:
-        """Return the mask (T, T) of (T, B, C), or None."""
-        return self.plain(x) if self.sides.decoder is None else None
+def _future_mask(plain: Callable[[Tensor], Tensor], sides: PackedSides, x: Tensor) -> Tensor | None:
+    """Return a decoder's mask (T, T) of (T, B, C); none of a packed row, whose sentences have masks of their own."""
+    return plain(x) if sides.decoder is None else None
 
 
 def why_no_one_shape(model: nn.Module, device: torch.device) -> str:
@@ -93,9 +82,10 @@ def attach(model: Any) -> None:
     for stack in (module for module in model.modules() if isinstance(module, FairseqStack)):
         stack.sides = sides
     for side in ("encoder", "decoder"):
-        positions = getattr(getattr(model, side, None), "embed_positions", None)
-        if isinstance(positions, nn.Module):
-            positions.forward = PositionsInSentence(positions, side, sides)  # type: ignore[method-assign,assignment]
-    model.decoder.buffered_future_mask = FutureMask(model.decoder.buffered_future_mask, sides)
-    model.forward = PackedForward(model.forward, sides)
+        positions: Any = getattr(getattr(model, side, None), "embed_positions", None)
+        if positions is not None:
+            forward, word = positions.forward, positions.padding_idx + 1
+            positions.forward = partial(_positions_in_sentence, forward, word, side, sides)
+    model.decoder.buffered_future_mask = partial(_future_mask, model.decoder.buffered_future_mask, sides)
+    model.forward = partial(_run_packed, model.forward, sides)
     varlen_attention.attach(model)

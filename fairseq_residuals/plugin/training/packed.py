@@ -99,26 +99,17 @@ def _pack(trainer: Any, *, full: bool) -> None:
         reason = packed_forward.why_no_one_shape(trainer.get_model(), trainer.device) if graphs else ""
         if reason:
             raise UserError(f"--packed does not go with --cuda-graphs here: {reason}; leave one of them out")
-        task.load_dataset = LoadPacked(task, train, full=full, one_shape=graphs)
+        packing = {"full": full, "one_shape": graphs}
+        task.load_dataset = functools.partial(_load_packed, task, task.load_dataset, train, packing)
 
 
-class LoadPacked:
-    """A task's way to load data: one of its subsets comes packed."""
-
-    def __init__(self, task: Any, subset: str, **packing: bool) -> None:
-        """Wrap a task's method.
-
-        Args:
-            packing: those of :class:`.PackedDataset`.
-        """
-        self.task, self.load, self.subset, self.packing = task, task.load_dataset, subset, packing
-
-    def __call__(self, split: str, *args: Any, **kwargs: Any) -> None:
-        """Load a subset, with the arguments of the task's own method."""
-        self.load(split, *args, **kwargs)
-        if split == self.subset:
-            pad = self.task.target_dictionary.pad()
-            self.task.datasets[split] = PackedDataset(self.task.datasets[split], pad, **self.packing)
+def _load_packed(
+    task: Any, load: Callable[..., object], subset: str, packing: dict[str, bool], split: str, *args: Any, **kwargs: Any
+) -> None:
+    """Load a subset by a task's own method; the one to train on comes packed, as :class:`.PackedDataset` is told."""
+    load(split, *args, **kwargs)
+    if split == subset:
+        task.datasets[split] = PackedDataset(task.datasets[split], task.target_dictionary.pad(), **packing)
 
 
 class CountSentences:
