@@ -22,6 +22,8 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp16": ("--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "2"),
 }
 OPTIMIZERS = ("adam", "fused_adam")
+IN_TURN = (*OPTIMIZERS, "radam", "radam")
+"""Four, of which each meets each of three precisions."""
 SCHEDULE = ("--lr", "0.01", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "2", "--clip-norm", "0.5")
 DROPOUT = ("--dropout", "0.1", "--attention-dropout", "0.1")
 
@@ -68,7 +70,7 @@ def tasks_of(variant: str) -> list[str]:
 # tasks, precisions and optimizers in turn
 CASES = [
     (variant, tasks_of(variant)[i // 3 % len(tasks_of(variant))], precision, optimizer)
-    for i, (variant, precision, optimizer) in enumerate(rotated(SHAPES_OF_CODE, [*PRECISIONS], OPTIMIZERS))
+    for i, (variant, precision, optimizer) in enumerate(rotated(SHAPES_OF_CODE, [*PRECISIONS], IN_TURN))
 ]
 
 

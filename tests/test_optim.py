@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fairseq import optim
 from fairseq.optim.lr_scheduler import build_lr_scheduler
-from tiny_trainer import make_config, make_trainer, sample, saved, update
+from tiny_trainer import make_config, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.errors import UserError
@@ -167,27 +166,3 @@ def test_radam_in_half_precision_updates_an_fp32_copy(precision: tuple[str, ...]
         updated = torch.cat([p.detach().flatten() for p in optimizer.fp32_optimizer.params])
         assert torch.equal(updated, torch.cat([p.detach().flatten() for p in copies]))
         assert all(torch.equal(w, c.to(dtype)) for w, c in zip(weights, copies, strict=True))
-
-
-@pytest.mark.parametrize("precision", [(), ("--fp16",), ("--bf16",)], ids=["fp32", "fp16", "bf16"])
-def test_radam_resumes(precision: tuple[str, ...], tmp_path: Path) -> None:
-    """To the same weights; in half precision to the same statistics, for fairseq saves no fp32 copy of the weights."""
-    whole = make_trainer(*RADAM, *precision)
-    for n in range(4):
-        update(whole, sample(n))
-    path = saved(whole, tmp_path / "checkpoint.pt")
-
-    resumed = make_trainer(*RADAM, *precision, seed=2)
-    resumed.load_checkpoint(path)
-    before, after = (trainer.optimizer.state_dict()["state"] for trainer in (whole, resumed))
-    assert list(before) == list(after)
-    for i, state in before.items():
-        assert state["step"] == 4
-        for name, value in state.items():
-            assert after[i][name].dtype == torch.float32 and torch.equal(after[i][name], value), name
-    for n in range(4, UPDATES):
-        update(whole, sample(n))
-        update(resumed, sample(n))
-    if not precision:
-        weights = zip(whole.get_model().parameters(), resumed.get_model().parameters(), strict=True)
-        assert all(torch.equal(a, b) for a, b in weights)
