@@ -112,6 +112,7 @@ _AFTER = {
     "fixes.averages:shared_parameters_once": "fairseq.models.ema.ema",
     "fixes.averages:same_updates_when_resumed": "fairseq.models.ema.ema",
     "fixes.averages:versions_kept": "fairseq.models.ema.ema",
+    "fixes.averages:averages_that_move": "fairseq.models.ema.ema",
     "fixes.tasks:tasks_without_dataclass_in_yaml": "fairseq.tasks",
     "fixes.tasks:record_languages": "fairseq.tasks",
     "fixes.tasks:positions_once": "fairseq.tasks.denoising",

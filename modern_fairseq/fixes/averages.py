@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import replaces
 
 
@@ -60,3 +61,20 @@ def versions_kept(module: types.ModuleType) -> None:
     def restore(original: Any, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         versions = {name: value for name, value in self.model.state_dict().items() if "version" in name}
         original(self, versions | state, *args, **kwargs)
+
+
+def averages_that_move(module: types.ModuleType) -> None:
+    """Refuse an average in half precision that each update rounds to what it was (models/ema/ema.py:171).
+
+    With ``--fp16`` or ``--bf16``, the default decay of 0.9999 kept the weights of the first update for good. Can go
+    when fairseq > 0.12.2 has ``--ema-fp32`` by default.
+    """
+
+    @replaces(module.EMA, "__init__")
+    def __init__(original: Any, self: Any, model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        precision = torch.finfo(next(model.parameters()).dtype)
+        if precision.bits == 16 and not config.ema_fp32 and 1 - config.ema_decay < precision.eps / 2:
+            raise UserError(
+                f"--store-ema in half precision never moves with --ema-decay {config.ema_decay}: add --ema-fp32"
+            )
+        original(self, model, config, *args, **kwargs)

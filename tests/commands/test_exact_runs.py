@@ -15,7 +15,7 @@ from tiny_jobs import LANGUAGE_MODEL, NEVER_BETTER, SPEECH, TRANSLATION
 STOP, UPDATES = 4, 8
 CASES = {
     "translation": (TRANSLATION, ("--fp16", "--fp16-init-scale", 4, "--fp16-scale-window", 3), "fused_adam"),
-    "language model": (LANGUAGE_MODEL, ("--bf16", "--store-ema", "--ema-update-freq", 3), "adam"),
+    "language model": (LANGUAGE_MODEL, ("--bf16", "--store-ema", "--ema-fp32", "--ema-update-freq", 3), "adam"),
     "speech": (SPEECH, ("--bf16",), "fused_adam"),
     "speech with SpecAugment": (replace(SPEECH, prepare=tiny_data.write_zipped_features), (), "adam"),
 }

@@ -184,6 +184,14 @@ def test_every_parameter_is_averaged_once(task: str, flags: tuple[str, ...]) -> 
     torch.testing.assert_close(dict(average.get_model().named_parameters()), expected)
 
 
+@pytest.mark.parametrize(("dtype", "decay"), [(torch.float16, 0.999), (torch.bfloat16, 0.99)])
+def test_an_average_that_half_precision_rounds_to_itself_is_refused(dtype: torch.dtype, decay: float) -> None:
+    model = torch.nn.Linear(8, 8).to(dtype)
+    with pytest.raises(UserError, match=r"never moves with --ema-decay 0\.9999: add --ema-fp32"):
+        EMA(model, EMAConfig())
+    EMA(model, EMAConfig(ema_fp32=True)), EMA(model, EMAConfig(ema_decay=decay))
+
+
 LOADING = """
 import torch
 from fairseq.data.iterators import BufferedIterator
