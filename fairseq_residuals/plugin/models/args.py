@@ -56,7 +56,7 @@ def resolve(
             raise UserError(f"unknown key {', '.join(unknown)} under model{hint}; valid: {', '.join(valid)}")
         flags = family.flags()
         for key, value in vars(as_namespace(args)).items():
-            _set(args, key, checked(flags.get(key), f"model.{key}", value))
+            setattr(args, key, checked(flags.get(key), f"model.{key}", value))
     for key, feature in (REFUSED | family.refused).items():
         # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
         off = (None, "", []) if key.endswith(("_to_keep", "_config")) else (None, "", 0)
@@ -66,7 +66,7 @@ def resolve(
         raise UserError("--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out")
     for stack, depth in depths.items():
         if _get(args, f"{stack}_layers") is None:
-            _set(args, f"{stack}_layers", depth)
+            setattr(args, f"{stack}_layers", depth)
     wirings = _choose(args, family, variant)
     asked = {stack: _get(args, f"{stack}_normalize_before") for stack in family.stacks}
     decoder = wirings["decoder"]
@@ -81,7 +81,7 @@ def resolve(
                 f"--{stack}-normalize-before contradicts the wiring {wiring.name}; choose the wiring by --residual"
                 " alone (pre_ln is fairseq's normalize-before, post_ln its absence)"
             )
-        _set(args, f"{stack}_normalize_before", wiring.normalize_before)
+        setattr(args, f"{stack}_normalize_before", wiring.normalize_before)
         _check_dimensions(args, stack)
         wiring.check(stack, _get(args, f"{stack}_layers"), alone="encoder" not in family.stacks)
     # what an architecture of fairseq leaves out is the norm of fairseq's own wiring
@@ -142,11 +142,11 @@ def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
 
 def _record(args: Args, wirings: dict[str, Wiring]) -> None:
     first, decoder = next(iter(wirings.values())), wirings["decoder"]
-    _set(args, "residual", first.name)
-    _set(args, "residual_args", first.args)
-    _set(args, "decoder_residual", decoder.name)
-    _set(args, "decoder_residual_args", decoder.args)
-    _set(args, "no_decoder_final_norm", decoder.value("final_norm") is False)
+    args.residual = first.name
+    args.residual_args = first.args
+    args.decoder_residual = decoder.name
+    args.decoder_residual_args = decoder.args
+    args.no_decoder_final_norm = decoder.value("final_norm") is False
 
 
 def _check_omitted_norm(decoder: Wiring) -> None:
@@ -191,16 +191,12 @@ def _flatten(args: Args) -> None:
             flat = f"{prefix}_{key!s}"
             if _get(args, flat) not in (None, value):
                 raise UserError(f"{flat} under model is given twice: {_get(args, flat)!r} and {value!r}")
-            _set(args, flat, value)
+            setattr(args, flat, value)
         args.pop(prefix) if isinstance(args, DictConfig) else delattr(args, prefix)
     for key in ("residual_args", "decoder_residual_args"):
         if isinstance(options := _get(args, key), (dict, DictConfig)):
-            _set(args, key, ",".join(f"{name!s}={value}" for name, value in options.items()))
+            setattr(args, key, ",".join(f"{name!s}={value}" for name, value in options.items()))
 
 
 def _get(args: Args, key: str) -> Any:
     return args.get(key) if isinstance(args, DictConfig) else getattr(args, key, None)
-
-
-def _set(args: Args, key: str, value: Any) -> None:
-    setattr(args, key, value)
