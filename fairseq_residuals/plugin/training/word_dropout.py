@@ -63,14 +63,6 @@ class WordDropoutEmbedding(nn.Embedding):
         return f"{super().extra_repr()}, word_dropout={self.p}"
 
 
-def drop_words(owner: Any, p: float, *, sides: PackedSides | None = None) -> None:
-    """Give a fairseq encoder or decoder an embedding with word dropout; one with ``sides``, a decoder, keeps its first.
-
-    Nothing else that has the same weight changes: the other stack, the output projection, the names in a checkpoint.
-    """
-    owner.embed_tokens = WordDropoutEmbedding(owner.embed_tokens, p, keep_first=sides is not None, sides=sides)
-
-
 @register_extension("word_dropout")
 class WordDropout(Extension):
     """Word dropout in the input of an encoder, a decoder, or both."""
@@ -98,7 +90,13 @@ class WordDropout(Extension):
                 )
 
     def attach(self, model: Any, args: Namespace) -> None:
-        """Replace the embeddings of the stacks whose words are dropped."""
+        """Replace the embeddings of the stacks whose words are dropped.
+
+        Nothing else that has their weight changes: the other stack, the output projection, the names in a checkpoint.
+        """
         for stack in STACKS:
             if p := getattr(args, f"{stack}_word_dropout"):
-                drop_words(getattr(model, stack), p, sides=model.decoder.layers.sides if stack == "decoder" else None)
+                owner = getattr(model, stack)
+                owner.embed_tokens = WordDropoutEmbedding(
+                    owner.embed_tokens, p, keep_first=stack == "decoder", sides=model.decoder.layers.sides
+                )
