@@ -157,7 +157,7 @@ def test_bf16_has_the_settings_in_its_copies() -> None:
     """A copy in single precision has the settings of its parameter."""
     flags = ("--optimizer", "adam", *ADAM, "--bf16", "--residual-args", "depth_mup=0.5,base_depth=1")
     trainer = make_trainer(*flags, variant="pre_ln")
-    parts = by_scale(trainer, scales_of(trainer.get_model()))
+    parts = by_scale(scales_of(trainer.get_model()), trainer)
     sizes = {scale.rate: sum(p.numel() for p in held) for scale, held in parts.items()}
     in_layers = {p for s in stacks(trainer.get_model()) for i in range(len(s)) for p in s[i].parameters()}
     assert sizes[0.5**0.5] == sum(p.numel() for p in in_layers)
@@ -169,11 +169,11 @@ def test_one_vector_of_parameters_and_several_optimizers_are_refused() -> None:
     model, flat = nn.Linear(2, 3), [{"lr": 0.1, "weight_decay": 0.0, "eps": 1e-8, "params": [torch.zeros(9)]}]
     trainer = Namespace(model=model, criterion=nn.Identity(), optimizer=Namespace(param_groups=flat))
     with pytest.raises(UserError, match="add --fp16-no-flatten-grads"):
-        by_scale(trainer, {model.weight: UpdateScale(eps=0.5)})
+        by_scale({model.weight: UpdateScale(eps=0.5)}, trainer)
     groups = FairseqCompositeOptimizer.param_groups.fget(Namespace(optimizers={}))
     trainer = Namespace(optimizer=Namespace(param_groups=groups))
     with pytest.raises(UserError, match="take --optimizer adam, not composite"):
-        by_scale(trainer, {})
+        by_scale({}, trainer)
 
 
 @pytest.mark.parametrize(

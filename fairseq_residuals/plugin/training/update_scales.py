@@ -43,7 +43,7 @@ def split(group: dict[str, Any], by_scale: dict[UpdateScale, list[nn.Parameter]]
     ]
 
 
-def by_scale(trainer: Any, scales: Scales) -> dict[UpdateScale, list[nn.Parameter]]:
+def by_scale(scales: Scales, trainer: Any) -> dict[UpdateScale, list[nn.Parameter]]:
     """Sort the parameters that a trainer's optimizer has, which may be copies in single precision.
 
     Raises:
@@ -81,7 +81,7 @@ def parted(scales: Scales, trainer: Any) -> Iterator[None]:
     """Part the one group of a trainer's optimizer, by the scales of the parameters."""
     groups = trainer.optimizer.param_groups
     (whole,) = groups
-    parts = by_scale(trainer, scales)
+    parts = by_scale(scales, trainer)
     if len(parts) > 1:
         groups[:] = split(whole, parts)
     try:
@@ -100,9 +100,5 @@ class UpdateScales(Extension):
         """Ask for calls around each training step, if the wiring has settings of its own."""
         if scales := scales_of(model):
             hooks = hooks_of(model)
-            hooks.after_load_checkpoint.append(partial(_check, scales))
+            hooks.after_load_checkpoint.append(partial(by_scale, scales))
             hooks.around_train_step.append(partial(parted, scales))
-
-
-def _check(scales: Scales, trainer: Any) -> None:
-    by_scale(trainer, scales)
