@@ -93,8 +93,8 @@ def _pack(trainer: Any, *, full: bool) -> None:
     train = settings.dataset.train_subset
     if train in settings.dataset.valid_subset.split(","):
         raise UserError(f"--packed validates on padded batches, and {train} is for training; choose other subsets")
-    if not isinstance(criterion.forward, CountSentences):
-        criterion.forward = CountSentences(criterion.forward, by_sentence=criterion.sentence_avg)
+    if not isinstance(criterion.forward, functools.partial):  # a trainer may load a second checkpoint
+        criterion.forward = functools.partial(_count_sentences, criterion.forward, criterion.sentence_avg)
         graphs = cuda_graph_step.records_steps(criterion)
         reason = packed_forward.why_no_one_shape(trainer.get_model(), trainer.device) if graphs else ""
         if reason:
@@ -112,23 +112,19 @@ def _load_packed(
         task.datasets[split] = PackedDataset(task.datasets[split], task.target_dictionary.pad(), **packing)
 
 
-class CountSentences:
-    """A criterion's forward: of a packed batch, which it takes for one sentence, the sentences are counted."""
+def _count_sentences(
+    forward: Callable[..., Any], by_sentence: bool, model: Any, sample: dict[str, Any], *args: Any, **kwargs: Any
+) -> tuple[Tensor, int, dict[str, Any]]:
+    """Run a criterion's forward, and count the sentences of a packed batch, which it takes for one.
 
-    def __init__(self, forward: Callable[..., Any], *, by_sentence: bool) -> None:
-        """Wrap a forward.
+    Args:
+        by_sentence: whether the loss is averaged over sentences and not over words.
 
-        Args:
-            by_sentence: whether the loss is averaged over sentences and not over words.
-        """
-        self.forward, self.by_sentence = forward, by_sentence
-
-    def __call__(
-        self, model: Any, sample: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss, its sample size, and what is logged."""
-        loss, size, logged = self.forward(model, sample, *args, **kwargs)
-        if "target_bounds" in sample["net_input"]:
-            size = sample["nsentences"] if self.by_sentence else size
-            logged |= {"nsentences": sample["nsentences"], "sample_size": size}
-        return loss, size, logged
+    Returns:
+        the loss, its sample size, and what is logged.
+    """
+    loss, size, logged = forward(model, sample, *args, **kwargs)
+    if "target_bounds" in sample["net_input"]:
+        size = sample["nsentences"] if by_sentence else size
+        logged |= {"nsentences": sample["nsentences"], "sample_size": size}
+    return loss, size, logged
