@@ -33,30 +33,22 @@ def double(x: Tensor) -> Tensor:
         return 2 * x
 
 
-@pytest.fixture(autouse=True)
-def no_events() -> None:
+def test_nothing_happens_until_one_is_attached_or_in_compiled_code() -> None:
     events.clear()
-
-
-def test_nothing_happens_until_one_is_attached() -> None:
+    compiled = torch.compile(double, fullgraph=True, backend="eager")
     assert double(torch.tensor(1.0)) == 2 and not events
     with around.attached(first):
+        assert compiled(torch.tensor(1.0)) == 2 and not events
         assert double(torch.tensor(1.0)) == 2 and events == ["enter of 1", "leave"]
     double(torch.tensor(1.0))
     assert len(events) == 2
 
 
 def test_the_one_before_comes_back() -> None:
+    events.clear()
     with around.attached(first):
         with pytest.raises(TypeError), around.attached(second):
             double("not a tensor" @ double(torch.tensor(1.0)))
         assert events == ["second"]
         double(torch.tensor(3.0))
     assert events == ["second", "enter of 3", "leave"]
-
-
-def test_compiled_code_has_none() -> None:
-    compiled = torch.compile(double, fullgraph=True, backend="eager")
-    with around.attached(first):
-        assert compiled(torch.tensor(1.0)) == 2
-    assert not events

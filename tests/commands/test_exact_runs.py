@@ -12,6 +12,9 @@ from in_process import recording, train
 from running import assert_same, load, weights
 from tiny_jobs import LANGUAGE_MODEL, NEVER_BETTER, SPEECH, TRANSLATION
 
+from fairseq_residuals.plugin.training.trainer_hooks import patch_trainer
+from modern_fairseq import table
+
 STOP, UPDATES = 4, 8
 CASES = {
     "translation": (TRANSLATION, ("--fp16", "--fp16-init-scale", 4, "--fp16-scale-window", 3), "fused_adam"),
@@ -25,6 +28,7 @@ SCHEDULE = ("--lr", 0.005, "--lr-scheduler", "inverse_sqrt", "--warmup-updates",
 @pytest.fixture
 def updates(monkeypatch):
     """What each update was made from and what it gave."""
+    table.when_imported("fairseq.trainer", patch_trainer)  # which the end of the test would undo otherwise
     seen = []
     monkeypatch.setattr(Trainer, "train_step", recording(seen))
     return seen

@@ -11,16 +11,10 @@ ARGUMENTS = ["data", "--arch", "transformer", "--optimizer", "sgd", "--max-token
 
 @pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16"])
 def test_bf16_is_no_tpu(flag):
-    args = options.parse_args_and_arch(options.get_training_parser(), [*ARGUMENTS, flag])
-    assert args.bf16 is True
-    assert args.tpu is False
-
-
-def test_bf16_is_no_tpu_where_unknown_arguments_are_kept():
-    args, unknown = options.parse_args_and_arch(
-        options.get_training_parser(), [*ARGUMENTS, "--bf16", "--my-flag"], parse_known=True
-    )
-    assert (args.bf16, args.tpu, unknown) == (True, False, ["--my-flag"])
+    asked = [*ARGUMENTS, flag]
+    args = options.parse_args_and_arch(options.get_training_parser(), asked)
+    kept, unknown = options.parse_args_and_arch(options.get_training_parser(), [*asked, "--my-flag"], parse_known=True)
+    assert (args.bf16, args.tpu, kept.bf16, kept.tpu, unknown) == (True, False, True, False, ["--my-flag"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
