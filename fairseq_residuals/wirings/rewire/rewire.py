@@ -6,7 +6,6 @@ import copy
 import importlib
 import itertools
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,8 +37,6 @@ from fairseq_residuals.wirings.rewire.outputs import (
 )
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
-
-logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 SETTINGS = "fairseq_residuals"
@@ -198,12 +195,6 @@ def _own_config(model: Any) -> None:
     """Give a model a copy of its config where that says how another model, with which it is shared, is wired."""
     copies: dict[int, Any] = {}
     if hasattr(model.config, SETTINGS):
-        if getattr(model, "base_model", model) is model:
-            logger.warning(
-                "the config of %s says how another model is wired, and a model that has this one as its part would be"
-                " saved, and loaded, with that wiring: build such a model from a copy of the config",
-                type(model).__name__,
-            )
         copy.deepcopy(model.config, copies)
         for module in model.modules():
             if own := copies.get(id(vars(module).get("config"))):
