@@ -22,7 +22,7 @@ TINY = ["--depth", "1", "--dim", "16", "--updates", "8", "--tokens", "300", "--d
 def language_model(folder: Path, trained_on: int = 60) -> Path:
     for split, lines in (("train", trained_on), ("valid", 20)):
         (folder / split).write_text(f"{' '.join(WORDS)}\n" * lines)
-    binarize(folder / "lm", ["--only-source", "--trainpref", folder / "train", "--validpref", folder / "valid"], 1)
+    binarize(folder / "lm", ["--only-source", f"--trainpref={folder}/train", f"--validpref={folder}/valid"], 1)
     return folder / "lm"
 
 
@@ -86,11 +86,11 @@ def unigram_loss(line: list[str]) -> float:
 
 def test_two_dictionaries_and_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their embeddings are not shared, and what SentencePiece cut is joined for a score; either may be the target."""
-    prefixes: list[str | Path] = []
+    prefixes: list[str] = []
     for split in ("train", "valid"):
         (tmp_path / f"{split}.src").write_text("a a a c\n" * 60)
         (tmp_path / f"{split}.tgt").write_text("\u2581A \u2581B \u2581A C\n" * 60)
-        prefixes += [f"--{split}pref", tmp_path / split]
+        prefixes += [f"--{split}pref={tmp_path / split}"]
     folder = tmp_path / "data-bin"
     binarize(folder, ["--source-lang", "src", "--target-lang", "tgt", *prefixes], 1)
     assert "recipe.evaluate.flags.post_process=sentencepiece" in folder_task(folder).overrides
@@ -148,11 +148,11 @@ def test_a_pair_that_cannot_be_scored_is_refused_before_training(
 
     One of training may be empty, as here are all of its first batch.
     """
-    prefixes: list[str | Path] = []
+    prefixes: list[str] = []
     for split, pair in (("train", ("\n" * 9, "\n" * 9)), ("valid", ("a b", "a b")), ("test", (source, target))):
         for side, line in zip(("src", "tgt"), pair, strict=True):
             (tmp_path / f"{split}.{side}").write_text(f"a b\n{line}\n" * 30)
-        prefixes += [f"--{split}pref", tmp_path / split]
+        prefixes += [f"--{split}pref={tmp_path / split}"]
     folder = tmp_path / "data-bin"
     binarize(folder, ["--source-lang", "src", "--target-lang", "tgt", *prefixes], 1)
     flags = ["b2t", "--data", str(folder), "--out", str(tmp_path / "out"), "--score", *TINY, "--tokens", "30"]
