@@ -54,16 +54,13 @@ def ordered(function: Callable[[In], Out], items: Iterable[In], workers: int) ->
         return
     waiting: deque[Future[Out]] = deque()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _end_with_parent) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= AHEAD * workers:
-                    yield waiting.popleft().result()
-            while waiting:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= AHEAD * workers:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        # after an error the others are done, too: a pool that has canceled futures alone may wait for ever (gh-94440)
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _end_with_parent() -> None:
