@@ -59,7 +59,8 @@ def versions_kept(module: types.ModuleType) -> None:
 
     @replaces(module.EMA, "restore")
     def restore(original: Any, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        versions = {name: value for name, value in self.model.state_dict().items() if "version" in name}
+        buffers = self.model.named_buffers(remove_duplicate=False)  # a whole state would be made for each update
+        versions = {name: value for name, value in buffers if "version" in name}
         original(self, versions | state, *args, **kwargs)
 
 
