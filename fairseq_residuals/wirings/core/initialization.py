@@ -26,7 +26,7 @@ A matrix that a variant starts at zero stays zero, whatever the rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
                 if isinstance(module, nn.Linear) and drawn and module.bias is not None:
                     nn.init.zeros_(module.bias)
     elif rule == "small":
-        _draw_small(layers, variant.shape.dim)
+        _draw_small(layers, matrices, variant.shape.dim)
         if variant.config.fixnorm and isinstance(embed_tokens, nn.Embedding):
             nn.init.uniform_(embed_tokens.weight, -0.01, 0.01)
     elif rule != "fairseq":
@@ -90,11 +90,10 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
             module.weight.mul_(len(layers) ** -0.5 if scale == "depth" else scale)
 
 
-def _draw_small(layers: nn.ModuleList, dim: int) -> None:
+def _draw_small(layers: nn.ModuleList, matrices: Mapping[nn.Module, tuple[Tensor, ...]], dim: int) -> None:
     # the authors' matrices of queries, keys, values and outputs are one, of d inputs and 4 d outputs
     named = [(name.rstrip("0123456789"), part) for name, part in layers.named_modules()]  # wrap counts attentions
     attention = {m for name, part in named if name.endswith("_attn") for m in part.modules()}
-    matrices = matrices_of(layers)
     for module in _linear(layers.modules()):
         fans = 5 * dim if module in attention else sum(matrices[module][0].shape)
         nn.init.normal_(module.weight, std=(2 / fans) ** 0.5)
