@@ -260,9 +260,11 @@ def test_a_loss_needs_a_token_after_the_first(tokens: Tensor) -> None:
         pair().loss(tokens[0], tokens[0])
 
 
-def test_a_beam_needs_an_end() -> None:
+def test_a_beam_needs_an_end_and_a_keyword_its_name() -> None:
     with pytest.raises(UserError, match="beam search needs a token that ends sentences"):
         language_model(end=None).generate(PROMPTS, beam=2)
+    with pytest.raises(TypeError, match=r"\.generate\(\) got an unexpected keyword argument 'max_new_tokens'"):
+        language_model().generate(PROMPTS, max_new_tokens=5)
 
 
 @pytest.mark.parametrize("assign", [False, True])

@@ -137,7 +137,7 @@ class TransformerModel(nn.Module):
         start_omegas(self)
         self.to(device=device, dtype=dtype)
 
-    def _continue(
+    def generate(
         self,
         prompts: Tensor,
         source: Tensor | None = None,
@@ -244,7 +244,7 @@ class LanguageModel(TransformerModel):
             target = target.masked_fill(padding, self.decoder.padding_idx)
         return _loss(self(tokens[:, :-1]), target, self.decoder, label_smoothing)
 
-    def generate(self, prompts: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:
+    def generate(self, prompts: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:  # type: ignore[override]
         """Continue prompts: greedily, by draws at a temperature, or by a beam search.
 
         Args:
@@ -261,7 +261,7 @@ class LanguageModel(TransformerModel):
         padding = self.decoder.padding_of(prompts)
         if padding is not None and padding[:, -1].any():
             raise UserError("prompts must be padded on the left: what follows the last column is generated")
-        return self._continue(prompts, **search)
+        return super().generate(prompts, **search)
 
 
 class EncoderDecoder(TransformerModel):
@@ -346,7 +346,7 @@ class EncoderDecoder(TransformerModel):
         begin = torch.full_like(target[:, :1], self.settings.end)
         return _loss(self(source, torch.cat([begin, target[:, :-1]], 1)), target, self.decoder, label_smoothing)
 
-    def generate(self, source: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:
+    def generate(self, source: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:  # type: ignore[override]
         """Return targets of sources: greedily, by draws at a temperature, or by a beam search.
 
         Args:
@@ -360,7 +360,7 @@ class EncoderDecoder(TransformerModel):
             UserError: an argument is not valid.
         """
         check_tokens("source", source, self.encoder.settings, dims=2)
-        return self._continue(torch.full_like(source[:, :1], self.settings.end), source, **search)
+        return super().generate(torch.full_like(source[:, :1], self.settings.end), source, **search)
 
 
 class DecoderSteps:
