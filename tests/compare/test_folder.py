@@ -49,6 +49,8 @@ def test_blocks_of_today_train(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (twice, wide), (narrow, once) = (shapes[f"model.decoder.layers.0.fc{i}.weight"] for i in (1, 2))
     assert wide == narrow == 16 and twice == 2 * once  # a gate beside what it lets through
     assert abs(3 * once - 2 * 64) < 12  # as many numbers as fairseq's two matrices have, up to a multiple of eight
+    assert main(["gradients", "--checkpoint", str(path), "--data", flags[2], "--out", str(tmp_path / "seen")]) == 0
+    assert "| Pre-LN |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,11 @@ class Batch:
     def loss(self, model: Any) -> Tensor:
         """Return mean negative log-likelihood per target token, in nats."""
         output = model(**self.sample["net_input"])
-        if getattr(model.decoder, "adaptive_softmax", None) is None:
+        adaptive = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
+        if adaptive is None:
             log_probabilities = model.get_normalized_probs(output, log_probs=True, sample=self.sample)
         else:
-            log_probabilities = _log_probabilities(model.decoder.adaptive_softmax, output[0])
+            log_probabilities = _log_probabilities(adaptive, output[0])
         target = self.sample["target"].unsqueeze(-1)
         return -log_probabilities.gather(-1, target)[target.ne(self.padding)].mean()
 

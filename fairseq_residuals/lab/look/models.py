@@ -14,6 +14,7 @@ from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 
+from fairseq_residuals.lab.compare import today  # noqa: F401  registers the models of `compare --blocks today`
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss
 from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of, labelled, named_wirings
@@ -111,8 +112,8 @@ def make_subject(built: Built, args: Namespace, device: torch.device) -> ModelAn
 
 def label_and_wiring(settings: Namespace) -> tuple[str, str]:
     """Return the titles of the wirings of a model's stacks, and the name of its decoder's wiring."""
-    wirings = [Wiring.parse(settings.residual, settings.residual_args)]
-    wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
+    said = [name for name in ("residual", "decoder_residual") if hasattr(settings, name)]
+    wirings = [Wiring.parse(getattr(settings, name), getattr(settings, f"{name}_args")) for name in said]
     return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name
 
 
@@ -154,12 +155,13 @@ def load(file: Path, data: Path | None) -> Built:
         raise UserError(f"there is no checkpoint {file}")
     state = checkpoint_utils.load_checkpoint_to_cpu(str(file), {} if data is None else {"data": str(data)})
     settings = Namespace(**flat_settings(state))
-    if not hasattr(settings, "decoder_residual"):
+    if not hasattr(settings, "residual"):
         raise UserError(
             f"{file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
             " one of a checkpoint of stock fairseq"
         )
-    sizes = dictionary_sizes(Found(str(file), {}, state["model"]))
+    # of today's blocks, the model is in one of fairseq's
+    sizes = dictionary_sizes(Found(str(file), {}, {k.removeprefix("model."): v for k, v in state["model"].items()}))
     model = load_model(settings, sizes, state["model"], str(file))
     task = task_of(settings, sizes) if data is None else tasks.setup_task(state["cfg"].task)
     for side, words in sizes.items():
