@@ -92,7 +92,7 @@ POST_NORM = ("bert", "bart", "marian")
 """Models whose norms follow the sums."""
 
 
-def tiny(name: str, seed: int = 0, **sizes: int) -> Any:
+def tiny(name: str, seed: int = 0, **sizes: float) -> Any:
     """A model in evaluation, of other sizes where its builder takes them; every parameter has a random part."""
     torch.manual_seed(seed)
     model = BUILDERS[name](**sizes).eval()

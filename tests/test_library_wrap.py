@@ -287,6 +287,7 @@ def test_two_sub_layers_of_a_kind_are_two() -> None:
     [
         ("pre_ln", {}, {}),
         ("pre_ln", {}, {"kv_heads": 1}),
+        ("post_sublayer_norm", {"qk_norm": True}, {"kv_heads": 1}),
         ("pre_ln", {}, {"bias": False}),
         ("pre_ln", {"value_residual": "identity"}, {}),
         ("sub_ln", {}, {}),

@@ -175,6 +175,17 @@ def test_norms_elsewhere(name: str) -> None:
     torch.testing.assert_close(outputs(model, name), before, rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_llama_becomes_olmo_2() -> None:
+    """Its norms of queries and keys are over all heads: of keys there are fewer, and of queries they are wide."""
+    theirs, ours = tiny("olmo2", num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6), tiny("llama", head_dim=16)
+    rewire(ours, "post_sublayer_norm", {"qk_norm": True}, start="paper")
+    for name, value in ours.state_dict().items():
+        named = name.replace("wiring.self_attn_connection", "self_attn").replace("post_attention", "post_feedforward")
+        value.copy_(theirs.get_parameter(named.replace("input", "post_attention")))
+    torch.testing.assert_close(outputs(ours, "llama"), outputs(theirs, "olmo2"))
+
+
 @pytest.mark.parametrize(("variant", "name"), rotated(list_variants(), ["qwen3", "bart"]))
 def test_refused_or_kept(name: str, variant: str) -> None:
     """A refusal leaves the model as it was; what is frozen stays frozen."""

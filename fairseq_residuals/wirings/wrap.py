@@ -119,6 +119,8 @@ def wrap(
     known = {name: _size(name, modules) if size is None else size for name, size in sizes.items()}
     heads, ffn_dim = (1 if known["heads"] is None else known["heads"]), known["ffn_dim"]
     shape = stack_shape(task, len(layers), dim, heads, 4 * dim if ffn_dim is None else ffn_dim, other_depth)
+    keys_dim = next((m.k_proj.out_features for m in modules if isinstance(m, MultiheadAttention)), 0)
+    shape = replace(shape, keys_dim=keys_dim)
     wiring = parse_wiring(variant, options)
     kinds = _kinds(task, kinds, taken, wiring)
     ours = all(isinstance(module, MultiheadAttention | FeedForward) for module in modules)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -232,6 +232,7 @@ def build_layers(
     """
     # before the wiring draws numbers of its own, as under fairseq
     built = [SubLayers(settings, memory_dim) for _ in range(shape.depth)]
+    shape = replace(shape, keys_dim=built[0].self_attn.k_proj.out_features)
     stack = TransformerStack(
         built,
         wiring.build(shape),
@@ -257,12 +258,8 @@ def _check_norms(settings: LayerSettings, wiring: Wiring, stack: Stack) -> None:
         UserError: it cannot.
     """
     connections = [module for module in stack.modules() if isinstance(module, Connection)]
-    own = [norm for connection in connections if (norm := getattr(connection, "q_norm", None))]
-    if settings.qk_norm and (own or any(hasattr(connection, "query_gain") for connection in connections)):
+    if settings.qk_norm and any(getattr(c, "q_norm", None) or hasattr(c, "query_gain") for c in connections):
         raise UserError(f"wiring {wiring.name!r} norms queries and keys itself: leave out qk_norm")
-    whole = [norm for norm in own if norm.normalized_shape[-1] == settings.dim != settings.dim // settings.heads]
-    if whole and settings.kv_heads not in (0, settings.heads):
-        raise UserError(f"wiring {wiring.name!r} norms queries and keys over all heads, so kv_heads cannot be fewer")
 
 
 def _check_mask(name: str, mask: Tensor | None, x: Tensor, order: str) -> None:

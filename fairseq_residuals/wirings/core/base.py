@@ -61,6 +61,8 @@ class StackShape:
     """Number that norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
     heads_dim: int = field(default=0, kw_only=True)
     """Channels of all heads together; 0: as many as the stream has."""
+    keys_dim: int = field(default=0, kw_only=True)
+    """Channels of all heads of keys together; 0: as many as of those of queries."""
 
     def require_layer(self, option: str, value: int, *, lowest: int = 0) -> int:
         """Return the number of a layer that an option says, counted from ``lowest``.

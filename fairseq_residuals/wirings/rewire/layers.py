@@ -124,6 +124,7 @@ class LayerWiring(Layer):
             if sub.inner and kind in WIDTHS
         }
         for kind, site in self.sites(variant, place, self.described).items():
+            widths["keys_dim"] = getattr(layer.get_submodule(self.described[kind].key), "out_features", 0)
             connection = self.connect(variant, replace(site, **widths))
             connection.attention = Attend(stack)
             self.add_module(CONNECTIONS[kind], connection)

@@ -32,8 +32,8 @@ class PostSublayerNormConnection(PlainConnection):
         super().__init__(site)
         self.norm = site.new_norm()
         normed = site.config.qk_norm and site.kind != "ffn"
-        self.q_norm = site.new_norm(bias=False) if normed else None
-        self.k_norm = site.new_norm(bias=False) if normed else None
+        self.q_norm = site.new_norm(site.heads_dim, bias=False) if normed else None
+        self.k_norm = site.new_norm(site.keys_dim or site.heads_dim, bias=False) if normed else None
 
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
