@@ -258,6 +258,8 @@ def test_sublayers_in_any_number() -> None:
     layer: Any = wrap("pre_ln", twice, dim=64, kinds=("self", "self"), options={"init": "small"})[0]
     for attention in (layer.self_attn, layer.self_attn2):
         assert attention.q_proj.weight.std().item() == pytest.approx((2 / (5 * 64)) ** 0.5, rel=0.1)
+    mixed = wrap("mudd", twice * 2, dim=64, kinds=("self", "self"))
+    torch.autograd.grad(mixed(torch.randn(5, 3, 64)).square().sum(), list(mixed[1].parameters()))  # each has one
 
 
 def test_two_sub_layers_of_a_kind_are_two() -> None:
@@ -379,6 +381,7 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
         ([type("Mine", (nn.TransformerEncoderLayer,), {})(16, 2)], {}, "a layer is a sequence of its sub-layers"),
         ([nn.Linear(16, 16)], {}, "a layer is a sequence of its sub-layers, nn.TransformerEncoderLayer or"),
         ([[nn.Identity()] * 2], {"kinds": ("mixer",)}, "kinds has 'mixer'; valid are self, cross, ffn"),
+        ([[nn.Identity()]], {"kinds": ("ffn",), "variant": "depthwise_lstm"}, "a layer must have a sub-layer to wire"),
         ([[nn.Identity()] * 2], {"norms": "old"}, "norms='old' is unknown; valid are new, move"),
         ([[nn.Identity()] * 2], {"norms": "move"}, 'norms="move" takes those of PyTorch\'s own layers'),
         ([[nn.LayerNorm(16)] * 2], {"variant": "re_zero", "options": {"norm_type": "rms"}}, "has no norm, so"),

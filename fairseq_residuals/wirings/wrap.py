@@ -195,6 +195,8 @@ def _kinds(task: Task, kinds: Sequence[Kind] | None, taken: Sequence[TakenApart]
     if unknown := [kind for kind in chosen if kind not in NAMES]:
         raise UserError(f"kinds has {unknown[0]!r}; valid are {', '.join(NAMES)}")
     without = tuple(kind for kind in chosen if kind != "ffn" or any(part.variant.has_ffn for part in wiring.parts))
+    if not without:
+        raise UserError("a layer must have a sub-layer to wire, beside an FFN whose place the wiring takes")
     for i, layer in enumerate(taken):
         if len(layer.modules) not in (len(chosen), len(without)):
             raise UserError(

@@ -72,13 +72,10 @@ def dense_mixes(x: Tensor, outputs: list[Tensor], w1: Tensor, w2: Tensor, bias: 
     return [weighted_sum(way, outputs) for way in weights.unbind()]
 
 
-READS = ("q", "k", "v")
-
-
 class ThreeReads(PreLNConnection):
     """Feed self-attention three mixes, of which "norm" and "k_norm", "v_norm" make queries, keys and values.
 
-    Stream: "q", "k", "v" (T, B, C) above the first layer; they become "key" and "value" of attention.
+    Stream: "q", "k", "v" (T, B, C) above the first layer; attention gets "key" and "value".
     """
 
     def __init__(self, site: Site) -> None:
@@ -86,8 +83,7 @@ class ThreeReads(PreLNConnection):
         self.k_norm, self.v_norm = site.new_norm(), site.new_norm()
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        rest = {name: x for name, x in s.items() if name not in READS}
-        return self.norm(s["q"]), rest | {"key": self.k_norm(s["k"]), "value": self.v_norm(s["v"])}
+        return self.norm(s["q"]), s | {"key": self.k_norm(s["k"]), "value": self.v_norm(s["v"])}
 
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
