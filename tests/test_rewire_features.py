@@ -306,11 +306,13 @@ def test_an_optimizers_groups(name: str, layers: str) -> None:
     assert scaled == {p for p in in_layers if p not in matrices}
 
 
-def test_mup_decays_no_norm() -> None:
-    model = rewire(tiny("llama"), "complete_p", {"mup": True, "base_width": 8}, start="paper")
+def test_mup_decays_no_norm_and_takes_a_table_for_an_embedding() -> None:
+    model = rewire(tiny("t5"), "complete_p", {"mup": True, "base_width": 8}, start="paper")
     groups = parameter_groups(model, lr=1.0, weight_decay=0.1)
-    decayed = {p for group in groups if group["weight_decay"] for p in group["params"]}
-    assert not decayed & {p for p in model.parameters() if p.dim() == 1}
+    decays = {p: group["weight_decay"] for group in groups for p in group["params"]}
+    assert all((p.dim() == 1) == (decay == 0.0) for p, decay in decays.items())
+    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    assert len(tables) == 3 and tables == {p for p, decay in decays.items() if decay == 0.1}  # two of positions
 
 
 def test_a_part_and_what_no_file_holds_are_loaded(tmp_path: Path) -> None:

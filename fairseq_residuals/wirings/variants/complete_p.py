@@ -19,7 +19,6 @@ encoder and decoder have an m_L each, cross-attention has that of its layer, and
 output matrix that is no embedding starts as elsewhere, N(0, 1 / d), where the paper has N(0, s^2).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
-from fairseq_residuals.wirings.core.depth_mup import UpdateScale
+from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
@@ -61,18 +60,6 @@ def draw_weights(layers: nn.ModuleList, embed_tokens: nn.Module | None, std: flo
             nn.init.normal_(module.weight, std=std)
             if module.padding_idx is not None:
                 nn.init.zeros_(module.weight[module.padding_idx])
-
-
-def with_width(
-    scales: dict[nn.Parameter, UpdateScale], parameters: Iterable[nn.Parameter], width_ratio: float
-) -> dict[nn.Parameter, UpdateScale]:
-    """Return ``scales``, which has the layers' parameters, with what width adds for ``parameters``."""
-    m, scaled = width_ratio, dict(scales)
-    for parameter in parameters:
-        scale = UpdateScale(1 / m, m) if parameter.dim() >= 2 else UpdateScale(decay=0.0)
-        eps = 1 / m if parameter in scales else 1.0
-        scaled[parameter] = scaled.get(parameter, UpdateScale()).times(scale._replace(eps=eps))
-    return scaled
 
 
 @register_variant("complete_p")
@@ -142,5 +129,11 @@ class CompleteP(OptionalTopNorm):
         if not self.config.mup:
             return scales
         norm: Any = getattr(self, "norm", nn.Identity())  # no child of this variant where rewire has moved it
-        parameters = dict.fromkeys((*layers.parameters(), *self.parameters(), *norm.parameters()))
-        return with_width(scales, parameters, self.width_ratio)
+        # such as that of T5's relative positions, which is no matrix
+        m, tables = self.width_ratio, {module.weight for module in layers.modules() if isinstance(module, nn.Embedding)}
+        for parameter in dict.fromkeys((*layers.parameters(), *self.parameters(), *norm.parameters())):
+            scale = UpdateScale(1 / m, m) if parameter.dim() >= 2 else SPARED
+            scale = UpdateScale() if parameter in tables else scale
+            eps = 1 / m if parameter in scales else 1.0
+            scales[parameter] = scales.get(parameter, UpdateScale()).times(scale._replace(eps=eps))
+        return scales
