@@ -94,7 +94,7 @@ def checked(state: Any, name: str) -> dict[str, Any]:
     try:
         _check_shape(state)
         for key in ("cfg", "args"):
-            check_settings(state.get(key))
+            check_settings(state.get(key), len(state["model"]))
     except Refused as error:
         raise UserError(f"{name} {error}") from error
     return harmless_settings(state, name)

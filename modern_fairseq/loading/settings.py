@@ -30,6 +30,7 @@ NAMES_OF_FILES = frozenset(
 """Settings whose values fairseq opens, some of them also as addresses, when it builds a model, task or criterion."""
 IN_DATA = frozenset(("config_yaml", "multitask_config_yaml", "langs"))
 """Settings that name files or folders of the data folder, and may be nothing but names."""
+DEPTHS = ("encoder_layers", "decoder_layers", "layers")
 _NO_NAME = re.compile(r"/|\.\.|\$")
 ACTIONS = {"user_dir": None, "use_plasma_view": False}
 """Settings that import a folder or start a program, and what they are instead."""
@@ -86,15 +87,18 @@ def _without_files(settings: dict[str, Any], keep_names: bool) -> set[str]:
     return given
 
 
-def check_settings(settings: Any) -> None:
+def check_settings(settings: Any, parameters: int) -> None:
     """Refuse settings that OmegaConf would compute: of ``${...}``, only the name of another setting is data.
 
-    ``${oc.env:NAME}`` reads the environment, and ``${a}${a}`` grows with every step.
+    ``${oc.env:NAME}`` reads the environment, and ``${a}${a}`` grows with every step. Millions of layers take hours.
 
     Raises:
         Refused: there is such a setting.
     """
     for text in _nested(settings):
+        depths = [text.get(key) for key in DEPTHS] if isinstance(text := _mapping(text), dict) else []
+        if any(isinstance(depth, int) and depth > max(parameters, 1000) for depth in depths):  # a shard has few
+            raise Refused(f"has settings of more layers than its {parameters} parameters can be of")
         for _ in range(8):
             if not isinstance(text, str) or "${" not in text:
                 break

@@ -211,6 +211,7 @@ def settings() -> Iterator[Case]:
         "config-in-lines": ("cfg", config(a=text("${oc.create:\n{}}")), "which OmegaConf would compute"),
         "args-environment": ("args", namespace, "which OmegaConf would compute"),
         "config-of-several": ("cfg", whole, "which stands for several others"),
+        "config-of-many-layers": ("cfg", config(encoder_layers=number(10**7)), "of more layers than its"),
         "config-of-a-class": ("cfg", config(a=name("builtins", "int")), "an OmegaConf value that is not plain"),
         "config-of-a-list": ("cfg", _stated("omegaconf.dictconfig", "DictConfig", _content=b"]"), "without contents"),
         "config-of-a-number": (
