@@ -70,8 +70,8 @@ def weigh_values_recomputably(probs: Tensor, values: Tensor, cache: KVCache | No
     heads = weigh_values(probs, values, cache)
     if cache is not None or not heads.requires_grad or torch.compiler.is_compiling():
         return heads
-    factors = probs.detach(), values.detach()
-    return recomputable(heads, lambda: weigh_values(*factors))
+    probs, values, dtype = probs.detach(), values.detach(), heads.dtype  # under autocast not that of both
+    return recomputable(heads, lambda: weigh_values(probs.to(dtype), values.to(dtype)))
 
 
 def attach(model: nn.Module, *, fast: bool, keep_memory: bool = False) -> None:
