@@ -318,6 +318,7 @@ def test_layerdrop_skips_layers_in_training() -> None:
             "'fairseq,init_scale=2' is not valid for option 'init'",
         ),
         ({"variant": "deepnet", "options": {"init": "xavier"}}, "it draws its weights by its own rule; leave it out"),
+        ({"variant": "complete_p", "options": {"mup": True}, "qk_norm": True}, "mup has no effect where qk_norm"),
         ({"variant": "transparent_attention"}, "wiring 'transparent_attention' cannot be used there"),
         ({"variant": "transparent_attention", "task": "encoder"}, "cannot be used there"),
         ({"variant": "post_ln:0-0"}, "ends at layer 0"),

@@ -158,10 +158,12 @@ def check_effects(stack: Stack, settings: LayerSettings, wiring: Wiring) -> None
     """Check that what was asked of layers does something in a stack.
 
     Raises:
-        UserError: it has no FFN, or no norm.
+        UserError: it has no FFN, or no norm, or norms undo it.
     """
     if settings.activation != "relu" and not any("ffn" in stack[i].kinds for i in range(len(stack))):
         raise UserError(f"this wiring takes the place of the FFN, so ffn={settings.activation!r} would do nothing")
+    if settings.qk_norm and any(getattr(part.config, "mup", False) for part in wiring.parts):
+        raise UserError("option mup has no effect where qk_norm norms queries: leave out one of both")
     check_norms(wiring, stack.segments())
 
 

@@ -241,12 +241,10 @@ def build_layers(
         batch_first=batch_first,
         window=settings.window,
     )
-    for variant, layers in stack.segments():
+    for variant, layers in stack.segments() if settings.qk_norm else ():
         for attention in (m for m in layers.modules() if isinstance(m, MultiheadAttention)):
-            if settings.qk_norm:
-                attention.q_norm, attention.k_norm = (
-                    variant.shape.new_norm(attention.head_dim, bias=False) for _ in range(2)
-                )
+            norms = (variant.shape.new_norm(attention.head_dim, bias=False) for _ in range(2))
+            attention.q_norm, attention.k_norm = norms
     _check_norms(settings, wiring, stack)
     return stack
 
