@@ -106,6 +106,8 @@ def test_compiled_for_all_sizes_in_training_and_evaluation(name: str) -> None:
     with torch.no_grad():
         x = what_works.drawn(6)
         torch.testing.assert_close(compiled(x), stack(x), rtol=1e-4, atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(compiled(x), stack(x), rtol=0, atol=0.02)
 
 
 def test_admin_says_what_has_to_come_before_a_transform_or_a_graph() -> None:

@@ -32,7 +32,7 @@ from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
-from fairseq_residuals.wirings.utils.precision import at_least_fp32
+from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 
 MIX_EPS = 1e-6
@@ -90,12 +90,8 @@ class ThreeReads(PreLNConnection):
     ) -> tuple[Tensor, Tensor | None, Stream]:
         rest = {name: x for name, x in s.items() if name not in ("key", "value")}
         # an edit opens attention: fairseq's module makes keys and values of self-attention from the queries' input
-        kwargs.setdefault("edit_query", _unchanged)
+        kwargs.setdefault("edit_query", lambda q: q)
         return super().attend(attn, query, key, value, rest, **kwargs)
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
 
 
 @register_variant("mudd")
@@ -165,9 +161,9 @@ class MUDD(Variant):
         x = s["x"]
         s = s | {f"output{i + 1}": self.norms[i + 1](x) if self.norms else x}
         w1 = self.w1[i] * self.router_gain[i] if self.norms else self.w1[i]
-        mixes = dense_mixes(
-            x, [s[f"output{k}"] for k in range(i + 2)], w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
-        )
+        outputs, eps = [s[f"output{k}"] for k in range(i + 2)], self.shape.eps(MIX_EPS)
+        with without_autocast(x):
+            mixes = dense_mixes(x, outputs, w1, self.w2[i], self.bias[i], eps)
         named = dict(zip(MIXES if len(mixes) > 1 else ("x",), mixes, strict=True))
         if self.norms:
             named["x"] = self.post_norms[i](named["x"])
