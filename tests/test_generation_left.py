@@ -68,8 +68,9 @@ def test_in_bf16(task: str) -> None:
         assert generator.generate([model], {"net_input": net_input(task)})
 
 
-@pytest.mark.parametrize("size", (2, 3))
+@pytest.mark.parametrize("size", (1, 2, 3))
 def test_no_ngram_comes_twice(size: int) -> None:
+    """Where no prefix has it twice."""
     model, inputs = model_of("translation", "b2t"), net_input("translation")
     for allowed in (0, size):
         settings = {"max_len_b": 40, "min_len": 30, "no_repeat_ngram_size": allowed}
@@ -79,3 +80,7 @@ def test_no_ngram_comes_twice(size: int) -> None:
                 ngrams = list(zip(*(tokens[i:] for i in range(size)), strict=False))
                 repeated.append(len(set(ngrams)) < len(ngrams))
             assert any(repeated) is (allowed == 0)
+    prefix = torch.full((len(inputs["src_tokens"]), 4), 5)
+    expected, found = both([model], inputs, prefix, no_repeat_ngram_size=size)
+    assert_same(expected, found)
+    assert all(h["tokens"][:4].eq(5).all() for one in found for h in one)
