@@ -237,12 +237,14 @@ def test_the_loss_of_several_batches_is_that_of_one(task: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("task", (PAIR, ALONE))
 def test_what_is_drawn_ends_at_the_last_position(task: str, tmp_path: Path) -> None:
-    """Where the end is not among the words that are drawn from."""
-    words = torch.full((8, 1), EOS)
+    """Where the end is not among the words that are drawn from, and not where none is asked for."""
+    words, model = torch.full((8, 1), EOS), exported(task, tmp_path)
     choice = {"do_sample": True, "num_beams": 1, "top_k": 2}
-    drawn = exported(task, tmp_path).generate(words, **choice, min_new_tokens=3, max_new_tokens=4)
+    drawn = model.generate(words, **choice, min_new_tokens=3, max_new_tokens=4)
     assert drawn.shape[1] == 5
     assert drawn[:, -1].tolist() == [EOS] * 8
+    exactly = model.generate(words, num_beams=2, min_new_tokens=4, max_new_tokens=4)
+    assert exactly.shape[1] == 5 and (exactly[:, 1:] > EOS).all()
 
 
 @pytest.mark.parametrize("task", (PAIR, ALONE))

@@ -98,8 +98,10 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
 
     def _get_logits_processor(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         processors = super()._get_logits_processor(generation_config, *args, **kwargs)
+        # where no end may come at the last position either, it is not the only one allowed
+        longest = max(generation_config.max_length, (generation_config.min_length or 0) + 1)
         # first, as sampling drops improbable words, of which the end may be one where it is the only one allowed
-        processors.insert(0, FairseqSearch(generation_config.max_length))
+        processors.insert(0, FairseqSearch(longest))
         return processors
 
     def get_input_embeddings(self) -> nn.Module:
