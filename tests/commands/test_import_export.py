@@ -63,7 +63,8 @@ def test_an_imported_checkpoint_trains_on(imported, trained, data_of, tmp_path):
 def exported(data_of, tmp_path_factory) -> tuple[Path, Path]:
     """A model that has learned enough to end its sentences: the plugin's checkpoint, and the stock one."""
     folder = tmp_path_factory.mktemp("exported")
-    job = replace(TRANSLATION, arch="transformer_deepnet_6l", criterion=("--criterion", "cross_entropy"))
+    criterion = ("--criterion", "chunked_label_smoothed_cross_entropy")  # which only the plugin has
+    job = replace(TRANSLATION, arch="transformer_deepnet_6l", criterion=criterion)
     length = ("--max-update", "300", "--no-epoch-checkpoints", "--disable-validation", "--dropout", "0")
     succeed("fairseq-train", *job.train_flags(data_of(job), folder), *job.optimizer, *length)
     files = folder / "checkpoint_last.pt", folder / "stock.pt"

@@ -147,6 +147,7 @@ def export_checkpoint(path: Path) -> Exported:
     exactly |= sharing(Found(str(path), {}, state))
     stock = STOCK[model_name]
     args, _ = complete(stock, settings, exactly)
+    args.criterion = args.criterion.removeprefix("chunked_")  # fairseq's own, which is the same loss
     buffers = (".version", "._float_tensor")
     folded = {name: value.float() for name, value in state.items() if not name.endswith(buffers)}
     theirs = load_model(args, sizes, folded, f"fairseq's own {stock}")
