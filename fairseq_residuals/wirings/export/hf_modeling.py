@@ -70,7 +70,6 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
     """The base of both kinds of model."""
 
     config_class = ResidualConfig
-    main_input_name = "input_ids"
     _no_split_modules = ("ResidualLayer",)
 
     def __init__(self, config: ResidualConfig) -> None:

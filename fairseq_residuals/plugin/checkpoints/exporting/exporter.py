@@ -41,11 +41,8 @@ from fairseq_residuals.wirings.export.graphs import load_onnx
 HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers or ONNX"
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""
-PATCHED_IN = ("silu",)
-"""Activations that fairseq has by a patch of modern_fairseq."""
 TOLERANCE = 1e-4
 """Difference of logits that rounding may cause, as a part of the largest one."""
-FOR_HF = ("data", "codes", "sentencepiece")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: the format cannot hold the model, or ``OUT`` cannot be written; nothing is written then.
     """
-    if args.to != "hf" and any(getattr(args, name) for name in FOR_HF):
+    if args.to != "hf" and (args.data or args.codes or args.sentencepiece):
         raise UserError("--data, --codes and --sentencepiece are for --to hf; leave them out")
     if args.to != "fairseq" and args.overwrite:
         raise UserError("--overwrite is for --to fairseq; the other formats need the name of a new folder")
@@ -135,7 +132,7 @@ def export_checkpoint(path: Path) -> Exported:
     found, model_name = read_own(path)
     settings, sizes = found.settings, dictionary_sizes(found)
     args, _ = complete(settings["arch"], settings, {})
-    if args.activation_fn in PATCHED_IN:
+    if args.activation_fn == "silu":  # it is a patch of modern_fairseq
         raise UserError(f"{path} cannot be exported: fairseq itself has no activation {args.activation_fn}")
     wirings = wirings_of(args)
     ours = load_model(args, sizes, found.parameters, str(path))

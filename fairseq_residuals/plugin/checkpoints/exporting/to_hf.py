@@ -29,10 +29,6 @@ CLASSES = {
 }
 """Whether there is an encoder; transformers' name and ours."""
 SPECIAL = {"bos_token_id": 0, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-BEAMS = 5
-"""Width of the beam, that of fairseq-generate."""
-LONGEST = 200
-"""Tokens of a translation before its end, as fairseq-generate."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +138,14 @@ def _special(pair: bool) -> dict[str, int]:
 
 
 def _generation(settings: ModelSettings) -> dict[str, Any]:
-    """fairseq-generate's defaults."""
+    """fairseq-generate's defaults: five hypotheses, at most 200 tokens and an end."""
     return {
         **_special(settings.encoder is not None),
-        "num_beams": BEAMS,
+        "num_beams": 5,
         "early_stopping": True,
         "length_penalty": 1.0,
         "min_new_tokens": 1,
-        "max_new_tokens": min(LONGEST + 1, settings.decoder.max_positions),
+        "max_new_tokens": min(200 + 1, settings.decoder.max_positions),
         "do_sample": False,
     }
 
