@@ -248,11 +248,12 @@ def test_two_models_of_one_criterion() -> None:
     )
 
 
-def test_an_output_projection_that_stays_is_refused() -> None:
+def test_an_output_projection_that_stays_and_sound_are_refused() -> None:
     model = make_trainer(*SGD).model
     model.decoder.output_projection.weight.requires_grad = False
-    with pytest.raises(UserError, match="--cuda-graphs needs an output projection that is trained"):
-        cuda_graph_step.refuse_unrecordable(model, torch.device("cuda"))
+    for refused in (model, make_trainer(*SGD, task="speech").model):  # whose sound goes through a hook
+        with pytest.raises(UserError, match="needs words as input, a trained output projection, no hooks"):
+            cuda_graph_step.refuse_unrecordable(refused, torch.device("cuda"))
 
 
 OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",))

@@ -277,5 +277,5 @@ def refuse_unrecordable(model: Any, device: torch.device) -> None:
     if any(isinstance(m, DistributedDataParallel) for m in model.modules()):
         raise UserError("--cuda-graphs on several GPUs needs --ddp-backend legacy_ddp")
     projection = getattr(model.decoder, "output_projection", None)
-    if not isinstance(projection, nn.Linear) or not projection.weight.requires_grad:
-        raise UserError("--cuda-graphs needs an output projection that is trained, and no fixnorm=true")
+    if has_hooks(model) or not isinstance(projection, nn.Linear) or not projection.weight.requires_grad:
+        raise UserError("--cuda-graphs needs words as input, a trained output projection, no hooks and no fixnorm=true")
