@@ -108,6 +108,7 @@ _AFTER = {
     "fixes.iterators:background_ends_first": "fairseq.data.iterators",
     "fixes.iterators:epochs_in_processes": "fairseq.data.iterators",
     "fixes.iterators:epochs_as_asked": "fairseq.data.iterators",
+    "fixes.iterators:batches_of_each_epoch": "fairseq.trainer",
     "fixes.iterators:position_in_batches": "fairseq.data.iterators",
     "fixes.averages:shared_parameters_once": "fairseq.models.ema.ema",
     "fixes.averages:same_updates_when_resumed": "fairseq.models.ema.ema",

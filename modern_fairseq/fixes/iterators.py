@@ -118,6 +118,18 @@ def epochs_as_asked(module: types.ModuleType) -> None:
         return batches
 
 
+def batches_of_each_epoch(module: types.ModuleType) -> None:
+    """Make the batches of each epoch anew with ``--update-ordered-indices-seed`` (trainer.py:705-717).
+
+    Those of one epoch came in all, and others after a resumption. Can go when fairseq > 0.12.2 makes them anew.
+    """
+
+    @replaces(module.Trainer, "get_train_iterator")
+    def get_train_iterator(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        anew = kwargs.get("disable_iterator_cache", False) or self.cfg.dataset.update_ordered_indices_seed
+        return original(self, *args, **kwargs | {"disable_iterator_cache": anew})
+
+
 def position_in_batches(module: types.ModuleType) -> None:
     """Go on behind the batches that were trained on, also by another number of processes (data/iterators.py:437-477).
 
