@@ -20,9 +20,7 @@ from tiny_trainer import SGD, Task, make_config, make_trainer, sample, update
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
-    ChunkedLabelSmoothedCrossEntropy,
-)
+from fairseq_residuals.plugin.training import chunked_label_smoothed_cross_entropy as chunked
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -84,7 +82,7 @@ def test_a_model_with_another_output_is_refused() -> None:
     model.decoder.output_projection = None
     with pytest.raises(UserError, match="use --criterion label_smoothed_cross_entropy, or adaptive_loss"):
         criterion("chunked_label_smoothed_cross_entropy")(model, {})
-    assert isinstance(criterion("chunked_label_smoothed_cross_entropy"), ChunkedLabelSmoothedCrossEntropy)
+    assert isinstance(criterion("chunked_label_smoothed_cross_entropy"), chunked.LabelSmoothedCrossEntropyCriterion)
 
 
 def test_a_projection_of_another_width_under_autocast() -> None:
@@ -130,7 +128,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_models_without_one_projection(name: str) -> None:
     words = Dictionary()
-    criterion = ChunkedLabelSmoothedCrossEntropy(SimpleNamespace(target_dictionary=words), False, 0.1)
+    criterion = chunked.LabelSmoothedCrossEntropyCriterion(SimpleNamespace(target_dictionary=words), False, 0.1)
     given = {"target": torch.tensor([[4, 2]]), "ntokens": 2, "net_input": {}}
     with pytest.raises(UserError, match="is for models whose output is a projection by a matrix"):
         criterion(MODELS[name](), given)

@@ -79,10 +79,6 @@ class LabelSmoothedCrossEntropyCriterion(fairseqs.LabelSmoothedCrossEntropyCrite
         )
 
 
-ChunkedLabelSmoothedCrossEntropy = LabelSmoothedCrossEntropyCriterion
-"""Another name of the class, for modules that import fairseq's too."""
-
-
 def _innermost(model: nn.Module) -> nn.Module:
     inner = getattr(model, "module", None)
     return _innermost(inner) if isinstance(inner, nn.Module) else model

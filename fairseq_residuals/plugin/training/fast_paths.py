@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
 from fairseq_residuals.plugin.speed import cuda_graph_step
 from fairseq_residuals.plugin.speed.bit_dropout import LEVELS, bit_dropout
-from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
+from fairseq_residuals.plugin.training import chunked_label_smoothed_cross_entropy as chunked
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import ResidualLayer
@@ -140,7 +140,7 @@ def _record_steps(trainer: Any) -> None:
         UserError: it does not serve, or the model, the device or the precision does not.
     """
     criterion = trainer.get_criterion()
-    if not isinstance(criterion, ChunkedLabelSmoothedCrossEntropy):
+    if not isinstance(criterion, chunked.LabelSmoothedCrossEntropyCriterion):
         raise UserError(
             f"--cuda-graphs is not for --criterion {trainer.cfg.criterion._name}; it is for"
             " chunked_label_smoothed_cross_entropy"
