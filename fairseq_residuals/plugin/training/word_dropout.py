@@ -59,9 +59,6 @@ class WordDropoutEmbedding(nn.Embedding):
             dropped = dropped & (place != 0)
         return words.masked_fill(dropped.unsqueeze(-1), 0)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, word_dropout={self.p}"
-
 
 @register_extension("word_dropout")
 class WordDropout(Extension):
