@@ -105,5 +105,4 @@ _NONE = TrainerHooks()
 
 
 def _of(trainer: Any) -> TrainerHooks:
-    model = trainer.get_model()
-    return hooks_of(model) if has_hooks(model) else _NONE
+    return vars(trainer.get_model()).get("trainer_hooks", _NONE)
