@@ -206,6 +206,9 @@ def test_one_shape_has_room_for_all_batches() -> None:
             assert lengths.max() <= row["net_input"][f"{side}_longest"]
         bounds = row["net_input"]["source_bounds"], row["net_input"]["target_bounds"]
         assert torch.equal(bounds[0].diff() > 0, bounds[1].diff() > 0)
+    lengths, batches = np.array([[3], [5], [4]]), ([0, 1], [2])
+    # those of a text in blocks have no sign
+    assert FixedShape.of(lengths.astype(np.uint16), batches) == FixedShape.of(lengths, batches)
 
 
 def test_a_batch_that_is_larger_than_its_data_set_said_has_room_too() -> None:

@@ -60,7 +60,7 @@ class FixedShape:
             lengths: (examples, sides), of the sentences.
             batches: which examples each holds.
         """
-        most = np.max([lengths[batch].sum(0) for batch in batches], 0)
+        most = np.max([lengths[batch].sum(0, np.int64) for batch in batches], 0)
         longest = lengths[np.concatenate([np.asarray(batch) for batch in batches])].max(0)
         # a filler is no longer than the longest sentence, and has a position on each side, to attend to and from
         fillers = int(np.max(-(-most // longest))) + 1
