@@ -15,7 +15,7 @@ rate after n of T updates is lr * (1 - n / T), exactly.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,8 +128,12 @@ class FusedAdam(Adam):  # type: ignore[misc]
         return state
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Update every parameter that has a gradient."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient, and return what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             # layer dropout leaves some parameters behind
             by_step: dict[int, list[nn.Parameter]] = defaultdict(list)
@@ -141,6 +145,7 @@ class FusedAdam(Adam):  # type: ignore[misc]
                 by_step[state["step"]].append(p)
             for number, params in by_step.items():
                 self._update(group, number, params)
+        return loss
 
     def _update(self, group: dict[str, Any], number: int, params: list[nn.Parameter]) -> None:
         beta1, beta2 = group["betas"]
