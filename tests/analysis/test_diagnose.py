@@ -101,6 +101,13 @@ def test_bands(curve: list[float], expected: tuple[int, str] | None) -> None:
     assert ends_out_of_band(dict(enumerate(curve))) == expected
 
 
+def test_layer_dropout_is_no_collapse(diagnose: Callable[..., str]) -> None:
+    kept = [record(10 * i, 6.0, each(1.0) | dict.fromkeys((1, i % 5 + 1), 0.0)) for i in range(1, 6)]
+    kept += [record(10 * i, 6.0, each(1.0)) for i in range(6, 16)]
+    text = diagnose(*kept, record(160, 6.0, each(1.0) | {1: 0.0}))
+    assert "Verdict: did not learn" in text and "Where" not in text
+
+
 def test_vanishing_gradients(diagnose: Callable[..., str]) -> None:
     lines = [record(10 * i, 6.0 - 0.0001 * i, VANISHING) for i in range(1, 17)]
     text = diagnose(*lines, DONE)

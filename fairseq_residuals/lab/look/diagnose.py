@@ -316,7 +316,9 @@ def _norms(log: Log) -> Norms:
             for name, value in record.values.items():
                 if layer := _NORM_OF_LAYER.match(name):
                     found.setdefault((layer["stack"], int(layer["layer"]) + 1), {})[record.update] = value
-    return dict(sorted(found.items(), key=lambda item: (item[0][0] != "encoder", item[0][1])))
+    ordered = sorted(found.items(), key=lambda item: (item[0][0] != "encoder", item[0][1]))
+    # in some updates layer dropout leaves a layer no gradient
+    return {place: {u: v for u, v in curve.items() if v} or curve for place, curve in ordered}
 
 
 def _overflows(log: Log, found: Diagnosis) -> None:
@@ -420,7 +422,7 @@ def _vanishing(norms: Norms, found: Diagnosis) -> None:
     for stack in dict.fromkeys(stack for stack, _ in norms):
         layers = [curve for (s, _), curve in norms.items() if s == stack]
         for update in (next(iter(layers[0])), next(reversed(layers[0]))):
-            if sentence := vanishing_sentence(stack, [curve.get(update, math.nan) for curve in layers]):
+            if sentence := vanishing_sentence(stack, [curve.get(update, 0.0) for curve in layers]):
                 found.where.append(f"at update {update} {sentence}")
                 found.advise(OTHER_WIRING)
                 break
@@ -437,8 +439,7 @@ def ends_out_of_band(curve: Mapping[int, float]) -> tuple[int, str] | None:
         elif middle is not None and value > BAND * middle:
             since = since or (update, f"exploded to {value / middle:.0f} times the median of those before")
         elif middle is not None and value * BAND < middle:
-            times = f"{middle / value:.0f} times less than" if value else "zero, from"
-            since = since or (update, f"collapsed to {times} the median of those before")
+            since = since or (update, f"collapsed to {middle / value:.0f} times less than the median of those before")
         else:
             since = None
             memory = [*memory, value][-MEMORY:]
