@@ -17,7 +17,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import nn
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look.linearize import LinearMap, _nll, fit, train
+from fairseq_residuals.lab.look.batches import Batch
+from fairseq_residuals.lab.look.linearize import LinearMap, fit, train
 from fairseq_residuals.lab.look.probes import replaced
 from tests.rotation import SHAPES_OF_CODE
 
@@ -147,7 +148,7 @@ def test_the_loss_of_an_adaptive_softmax_is_its_own() -> None:
         scores = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
     real = sample["target"].ne(padding)
     expected = -scores[real].gather(-1, sample["target"][real, None]).mean()
-    loss = _nll(model, sample, padding)
+    loss = Batch(sample, padding).loss(model)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     loss.backward()
     assert model.decoder.adaptive_softmax.tail[1][0].weight.grad.any()

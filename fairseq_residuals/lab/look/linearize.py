@@ -25,6 +25,7 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_residuals.lab.look import batches
+from fairseq_residuals.lab.look.batches import Batch
 from fairseq_residuals.lab.look.models import label_and_wiring, load
 from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_folder, draw_by_layer, write
 from fairseq_residuals.lab.look.probes import replaced, stacks
@@ -205,7 +206,7 @@ def _measure(file: Path, args: Namespace) -> tuple[str, str, list[list[Cell]]]:
             mapping = fit(model, stack[i], samples)
             if args.updates:
                 stream = _training_batches(args, task, model)
-                train(stack[i], mapping, stream, lambda s: _nll(model, s, padding), args.updates, args.lr)
+                train(stack[i], mapping, stream, lambda s: Batch(s, padding).loss(model), args.updates, args.lr)
             with replaced(stack[i], "forward", mapping):
                 value = score(held_out)
             change = 100 * (value - whole) / whole if whole else None
@@ -225,15 +226,10 @@ def _moved(sample: Sample, args: Namespace) -> Sample:
     return utils.apply_to_sample(lambda tensor: tensor.to(args.device), sample)
 
 
-def _nll(model: Any, sample: Sample, padding: int) -> torch.Tensor:
-    """Return nats per token."""
-    return batches.Batch(sample, padding).loss(model)
-
-
 @torch.no_grad()
 def _loss(model: Any, samples: list[Sample], padding: int) -> float:
     tokens = [int(s["target"].ne(padding).sum()) for s in samples]
-    losses = [_nll(model, s, padding).item() * n for s, n in zip(samples, tokens, strict=True)]
+    losses = [Batch(s, padding).loss(model).item() * n for s, n in zip(samples, tokens, strict=True)]
     return sum(losses) / sum(tokens) / math.log(2)
 
 
