@@ -150,11 +150,6 @@ class LayerWiring(Layer):
             norm = self.layer.get_submodule(movable) if movable else self.functions.get(kind)
             stays = stay and not self.post_norm and connection.summation != "post"
             if norm is None:
-                if sub.norm_beside and not stay:
-                    raise UserError(
-                        f"{type(self.layer).__name__} has a norm for each of two branches, where a wiring has one: only"
-                        ' start="keep" leaves them where they are'
-                    )
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif undo := take_over(norm, connection, stays, self.stack.runs):
@@ -192,7 +187,6 @@ class LayerWiring(Layer):
                     self.leaving.append((self.hooked[name], self.handles[-1].id))
             if self.edits_inside(kind):
                 self._hook_inside(kind, sub)
-
         for name in self.idle:
             refuses = Hook(self, self.turn, LayerWiring.refuse, name)
             self.handles.append(self._module(name).register_forward_pre_hook(refuses))
