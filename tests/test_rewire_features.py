@@ -70,7 +70,9 @@ def test_generation(name: str, variant: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "variant", "options", "reentrant"), [(*c, r) for c, r in rotated(CASES, (False, True))]
+    ("name", "variant", "options", "reentrant"),
+    # the stream of ReZero has a parameter
+    [*((*c, r) for c, r in rotated(CASES, (False, True))), ("llama", "re_zero", {}, True)],
 )
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_gradient_checkpointing(name: str, variant: str, options: dict[str, Any], reentrant: bool) -> None:

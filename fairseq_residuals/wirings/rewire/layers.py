@@ -282,7 +282,9 @@ class LayerWiring(Layer):
                 out = self._run(plain, given[:n], kwargs)
                 is_tuple = isinstance(out, tuple | list)
                 keys_after = list(self.stack.run.stream)
-                return (*self.stack.run.stream.values(), *(out[1:] if is_tuple else ()))
+                # no parameter itself (ReZero's gain), which a reentrant checkpoint would turn into its result
+                stream = (tensor.view_as(tensor) for tensor in self.stack.run.stream.values())
+                return (*stream, *(out[1:] if is_tuple else ()))
             finally:
                 self.stack.run.clear()  # also where a recomputation stops before the end
 
