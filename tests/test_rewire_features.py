@@ -274,10 +274,13 @@ def test_threads_do_not_mix(variant: str) -> None:
             torch.testing.assert_close(torch.stack(found), model(words).logits.expand(10, -1, -1, -1))
 
 
-@pytest.mark.parametrize("variant", ["b2t", "re_zero", "parallel", "hybrid_norm"])
-def test_norms_that_nothing_calls_are_frozen(variant: str, tmp_path: Path) -> None:
+FIXED = {"dlcl_pre": {"weights": "fixed_one"}}
+
+
+@pytest.mark.parametrize("variant", ["b2t", "re_zero", "parallel", "hybrid_norm", *FIXED])
+def test_constants_and_norms_that_nothing_calls_are_frozen(variant: str, tmp_path: Path) -> None:
     """An optimizer's state would not fit else, and DistributedDataParallel waits for their gradients."""
-    model, batch = rewire(tiny("llama"), variant, start="paper"), example("llama")
+    model, batch = rewire(tiny("llama"), variant, FIXED.get(variant), start="paper"), example("llama")
     model.save_pretrained(tmp_path)
     again = load(tmp_path)
     trained = {name for name, p in again.named_parameters() if p.requires_grad}

@@ -128,6 +128,8 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     if not (isinstance(base, type) and issubclass(base, transformers.PreTrainedModel)):
         raise UserError(f"transformers has no model {name!r}, of which {path} is one")
 
+    frozen: set[str] = set()
+
     def initialise(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         super(wired, self).__init__(config, *args, **kwargs)
         # what was rewired may be a part, such as the language model of one that sees
@@ -137,6 +139,7 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
                 _restore(part, settings, wiring)
         if not _is_wired(self):
             raise UserError(f"the config in {path} names no part of {name} that is wired as this version does it")
+        frozen.update(key for key, parameter in self.named_parameters() if not parameter.requires_grad)
 
     wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__})
     model, told = wired.from_pretrained(path, output_loading_info=True, **kwargs)
@@ -153,8 +156,8 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
     for module in model.modules():
         if reset_buffers := getattr(module, "reset_buffers", None):  # what no file holds, transformers leaves empty
             reset_buffers()
-        if isinstance(module, Rewiring):
-            module.freeze_uncalled()  # transformers has put trained parameters in their places
+    for key in frozen & dict(model.named_parameters()).keys():
+        model.get_parameter(key).requires_grad_(False)  # transformers has put a trained parameter in its place
     model.__class__ = base
     return (model, told) if tells else model
 

@@ -201,14 +201,6 @@ class Rewiring(nn.Module):
         norms = {name: getattr(owner, "norm", None) for name, owner in owners.items()}
         return {name: norm for name, norm in norms.items() if isinstance(norm, MovedNorm)}
 
-    def freeze_uncalled(self) -> None:
-        """Freeze the norms of the framework that pass on what they are given, and that the wiring does not call."""
-        called = {moved.norm for moved in self.moved_norms().values()}
-        norms = {norm for wired in self.wired for _, norm, _ in wired.moved}
-        norms |= {self.top_norm} if self.undo is not None and self.top_norm is not None else set()
-        for norm in norms - called:
-            norm.requires_grad_(False)
-
     def norms(self) -> dict[str, nn.Module]:
         """Return the norms of the framework that are given what the wiring chooses, by their names in the model."""
         beside = {
