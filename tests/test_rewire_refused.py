@@ -71,6 +71,7 @@ def framework_that_pools() -> Any:
         ),
         (built("IBertModel", "IBertConfig", **DECODER), {"blocks": IBERT}, "a norm of IBertLayer returns more"),
         (llama, {"options": {"norm_eps": 0.1}}, "option norm_eps has no effect"),
+        (llama, {"variant": "dlcl_pre", "options": {"norm": True}}, "dlcl_pre cannot start as the model that was"),
         (llama, {"variant": "pre_ln:0-1,mhc:2", "options": {"pre_ln.final_norm": True}}, "has no norm"),
         # the second of its feature maps
         (

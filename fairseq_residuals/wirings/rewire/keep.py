@@ -31,8 +31,8 @@ class Start:
 
 
 def _newest(weight: Tensor) -> Tensor:
-    """Return weights (layers + 1, layers + 1, ...) by which each layer reads what is right below it."""
-    return torch.eye(len(weight)).unsqueeze(-1).expand_as(weight)
+    """Return weights (layers + 1, layers + 1, ...) by which each layer reads what is right below; gains (C) stay."""
+    return weight if weight.dim() == 1 else torch.eye(len(weight)).unsqueeze(-1).expand_as(weight)
 
 
 STARTS = {
