@@ -1,4 +1,4 @@
-"""On a CPU, training keeps freed memory, and in bf16 takes the attention that is faster there."""
+"""On a CPU, training keeps freed memory, takes in bf16 the attention that is faster, and drops by 16 bits each."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import platform
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from against_reference import CHECKS, Case
+from autograd_memory import kept_for_gradients
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from tiny import PAD, batch, build, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.search import beam_search
+from fairseq_residuals.plugin.speed.bit_dropout import LEVELS, bit_dropout, random_levels, reference
 from fairseq_residuals.plugin.training.fast_paths import FastDropout
 from fairseq_residuals.wirings.ops.hyper_mix import around_small_products
 from fairseq_residuals.wirings.speed import allocator, cpu, matmul_backend
@@ -253,3 +257,55 @@ def test_narrow_models_multiply_as_ever(monkeypatch: pytest.MonkeyPatch) -> None
     for least, wide in ((64, False), (16, True)):
         monkeypatch.setattr(cpu, "LEAST_WIDTH", least)
         assert build("translation", "post_ln", "--fast-on-cpu").is_wide is wide
+
+
+def seeded(op: Callable[[Tensor, int], Tensor], dropped: int) -> Callable[[Tensor], Tensor]:
+    """The op with the same bits in each call."""
+
+    def run(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return op(x, dropped)
+
+    return run
+
+
+# not compiled: there fairseq's dropout is used
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("dropped", (1, 6554, LEVELS // 2))
+@pytest.mark.parametrize("shape", ((9, 5), (4, 3, 2)), ids=str)
+def test_bit_dropout_against_reference(shape: tuple[int, ...], dropped: int, check: Callable[[Case], None]) -> None:
+    ops = (seeded(op, dropped) for op in (bit_dropout, reference))
+    check(Case("bit_dropout", *ops, (shape,)))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
+@pytest.mark.parametrize("shape", ((), (1,), (3,), (0, 4), (1001, 3)), ids=str)
+def test_bit_dropout_bit_for_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert torch.equal(seeded(bit_dropout, LEVELS // 4)(x), seeded(reference, LEVELS // 4)(x))
+
+
+def test_share_of_zeros_of_bit_dropout() -> None:
+    """Within five standard deviations."""
+    torch.manual_seed(2)
+    zeros = bit_dropout(torch.ones(1000, 1000), 6554).eq(0).double().mean().item()
+    assert abs(zeros - 6554 / LEVELS) < 5 * (0.09 / 1e6) ** 0.5
+
+
+def test_levels_are_uniform() -> None:
+    torch.manual_seed(2)
+    levels = random_levels(torch.empty(2**20))
+    assert levels.min() >= 0 and levels.max() < LEVELS
+    counts = levels.div(LEVELS // 16, rounding_mode="floor").bincount(minlength=16)
+    assert (counts - 2**16).abs().max() < 5 * 2**8
+
+
+def test_the_mask_has_one_byte_a_value() -> None:
+    x = torch.randn(64, requires_grad=True)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        bit_dropout(x, 6554)
+    assert [t.element_size() for t in kept] == [1]
+    with kept_for_gradients(64) as addresses:
+        bit_dropout(x, 6554)
+    assert x.data_ptr() not in addresses
