@@ -155,6 +155,6 @@ def draws(draw: Any, variant: str, shape: SearchStrategy[StackShape] | None = No
     args = ",".join(f"{o.name}={draw(values(o))}" for o in chosen)
     config = parse_options(variant, VARIANTS[variant].Config, args)[0]
     assume(not VARIANTS[variant].contradiction(config))
-    one = Draw(variant, args, draw(shape or shapes(variant)), draw(strategies.integers(0, 2**16)))
+    one = Draw(variant, args, draw(shapes(variant) if shape is None else shape), draw(strategies.integers(0, 2**16)))
     assume(one.exists())
     return one
