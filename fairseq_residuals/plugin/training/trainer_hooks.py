@@ -105,4 +105,5 @@ _NONE = TrainerHooks()
 
 
 def _of(trainer: Any) -> TrainerHooks:
-    return vars(trainer.get_model()).get("trainer_hooks", _NONE)
+    model = trainer.get_model()
+    return hooks_of(model) if has_hooks(model) else _NONE
