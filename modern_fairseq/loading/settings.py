@@ -31,6 +31,7 @@ NAMES_OF_FILES = frozenset(
 IN_DATA = frozenset(("config_yaml", "multitask_config_yaml", "langs"))
 """Settings that name files or folders of the data folder, and may be nothing but names."""
 DEPTHS = ("encoder_layers", "decoder_layers", "layers")
+"""Settings that say how many layers are built."""
 _NO_NAME = re.compile(r"/|\.\.|\$")
 ACTIONS = {"user_dir": None, "use_plasma_view": False}
 """Settings that import a folder or start a program, and what they are instead."""
@@ -95,9 +96,11 @@ def check_settings(settings: Any, parameters: int) -> None:
     Raises:
         Refused: there is such a setting.
     """
-    for text in _nested(settings):
-        depths = [text.get(key) for key in DEPTHS] if isinstance(text := _mapping(text), dict) else []
-        if any(isinstance(depth, int) and depth > max(parameters, 1000) for depth in depths):  # a shard has few
+    most = max(parameters, 1000)  # a file of a sharded model has few
+    for node in _nested(settings):
+        text = _mapping(node)
+        depths = [text.get(key) for key in DEPTHS] if isinstance(text, dict) else []
+        if any(isinstance(depth, int) and depth > most for depth in depths):
             raise Refused(f"has settings of more layers than its {parameters} parameters can be of")
         for _ in range(8):
             if not isinstance(text, str) or "${" not in text:
