@@ -214,9 +214,12 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
     Raises:
         UserError: the wiring or an option has no meaning in layers of somebody else.
     """
-    twos = (sub.norm_beside for blocks in known for sub in itertools.chain(blocks.sublayers, *blocks.others))
-    if start == "paper" and any(twos):
-        raise UserError('a layer has a norm for each of two branches, and a wiring one: only start="keep" leaves both')
+    for _, layer, sublayers in _described(model, known) if start == "paper" else ():
+        if any(sub.norm_beside for sub in sublayers):
+            raise UserError(
+                f"{type(layer).__name__} has a norm for each of two branches, where a wiring has one: only"
+                ' start="keep" leaves them where they are'
+            )
     norms = [norm for name in _norms(model, known) if not isinstance(norm := model.get_submodule(name), nn.Identity)]
     functions = [sub.function for sub in known[0].sublayers if sub.function]
     if "rms_norm" in functions or (norms and is_rms(norms[0], next(model.parameters()).new_ones(known[0].dim))):
