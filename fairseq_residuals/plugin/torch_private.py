@@ -1,6 +1,6 @@
 """Every function of PyTorch that it does not declare public and the plugin alone calls.
 
-All versions from 2.6 on have them, but for those behind a probe: there :data:`None` or ``False`` says that one is
+All versions from 2.9 on have them, but for those behind a probe: there :data:`None` or ``False`` says that one is
 missing.
 """
 

@@ -1,4 +1,4 @@
-"""Every function of PyTorch that it does not declare public and the lab alone calls; versions from 2.6 on have them."""
+"""Every function of PyTorch that it does not declare public and the lab alone calls; versions from 2.9 on have them."""
 
 import torch
 from torch.utils.flop_counter import sdpa_flop_count

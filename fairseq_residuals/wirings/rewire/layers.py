@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Varian
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
-from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, MovedNorm, pass_on, replaced, take_over
+from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, replaced, take_over
 from fairseq_residuals.wirings.rewire.passes import Pass, Seen, fed, first
 from fairseq_residuals.wirings.utils.torch_private import last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
@@ -110,8 +110,8 @@ class LayerWiring(Layer):
         self.hooked: dict[str, nn.Module] = {}
         self.leaving: list[tuple[nn.Module, int]] = []
         """Modules with the numbers of the hooks that write what they return, which have to be their last ones."""
-        self.moved: list[tuple[str, nn.Module, Callable[[], None]]] = []
-        """Norms that the wiring calls, each with its name in the layer, if it has one, and what puts it back."""
+        self.moved: list[tuple[str, nn.Module, Callable[..., Any], Callable[[], None]]] = []
+        """Norms that the wiring calls: name in the layer, if it has one; forward from now on; what puts it back."""
         functions = {kind: sub.function for kind, sub in self.described.items() if sub.function}
         if unknown := functions.values() - FUNCTIONS.keys():
             raise UserError(f"function={min(unknown)!r} is unknown; valid are {', '.join(FUNCTIONS)}")
@@ -153,7 +153,7 @@ class LayerWiring(Layer):
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif undo := take_over(norm, connection, stays, self.stack.runs):
-                self.moved.append((movable, norm, undo))
+                self.moved.append((movable, norm, norm.forward, undo))
                 self.functions.pop(kind, None)
             elif movable and sub.enter:
                 # part of the sub-layer
@@ -168,7 +168,7 @@ class LayerWiring(Layer):
         """Undo :meth:`attach`."""
         for handle in self.handles:
             handle.remove()
-        for _, _, undo in self.moved:
+        for *_, undo in self.moved:
             undo()
         del self.layer.forward
 
@@ -237,7 +237,7 @@ class LayerWiring(Layer):
         else:
             out = self._run(type(self.layer).forward, args, kwargs)
         x = self.stack.finish(self.index)
-        return (x, *out[1:]) if isinstance(out, tuple | list) else x
+        return (x, *out[1:]) if isinstance(out, (tuple, list)) else x
 
     def _check(self) -> None:
         """Refuse to run beside modules that took the places of the wiring's, which would have no effect.
@@ -250,9 +250,8 @@ class LayerWiring(Layer):
                 "a copy stands in place of the wiring, as PEFT's modules_to_save makes one: train the wiring itself, by"
                 " requires_grad_(True) of the parameters that have .wiring. in their names"
             )
-        for name, norm, _ in self.moved:
-            passes = getattr(norm.forward, "__func__", norm.forward) in (pass_on, MovedNorm.pass_on)
-            if name and (self.layer.get_submodule(name) is not norm or not passes):
+        for name, norm, passing, _ in self.moved:
+            if name and (self.layer.get_submodule(name) is not norm or norm.forward is not passing):
                 raise replaced(f"{name} of a layer")
 
     def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -280,7 +279,7 @@ class LayerWiring(Layer):
             self.stack.run.stream = dict(zip(keys, given[n:], strict=True))
             try:
                 out = self._run(plain, given[:n], kwargs)
-                is_tuple = isinstance(out, tuple | list)
+                is_tuple = isinstance(out, (tuple, list))
                 keys_after = list(self.stack.run.stream)
                 # no parameter itself (ReZero's gain), which a reentrant checkpoint would turn into its result
                 stream = (tensor.view_as(tensor) for tensor in self.stack.run.stream.values())

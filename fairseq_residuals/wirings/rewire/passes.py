@@ -24,7 +24,8 @@ def fed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 def first(output: Any) -> Tensor:
     """Return what a module returns, or the first of it."""
-    return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
+    # the compiler of PyTorch 2.9 does not know tuple | list
+    return output[0] if isinstance(output, (tuple, list)) else output  # type: ignore[no-any-return]
 
 
 class Seen(NamedTuple):

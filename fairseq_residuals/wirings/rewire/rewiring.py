@@ -13,7 +13,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks
 from fairseq_residuals.wirings.rewire.layers import LayerWiring
-from fairseq_residuals.wirings.rewire.norms import Factor, MovedNorm, replaced, take_over
+from fairseq_residuals.wirings.rewire.norms import Factor, Forward, MovedNorm, replaced, take_over
 from fairseq_residuals.wirings.rewire.passes import Pass, Runs, differs, together
 
 
@@ -31,6 +31,8 @@ class Rewiring(nn.Module):
     """Norm of the framework above the last layer; None where it has none."""
     above: nn.Module
     """Module that has this norm."""
+    passing: Forward
+    """Forward that this norm has now."""
 
     def __init__(self, model: nn.Module, blocks: Blocks, wiring: Wiring, shape: StackShape) -> None:
         """Connect all layers; :meth:`attach` then makes them run so."""
@@ -61,7 +63,7 @@ class Rewiring(nn.Module):
         if norm is not None:
             self.undo = take_over(norm, topmost, stay, self.runs)
             if self.undo is not None:
-                norm.forward = self.pass_top
+                self.passing = norm.forward = Forward(self.pass_top)
         last = -1
         for variant, layers in self.segments():
             last += len(layers)
@@ -148,8 +150,7 @@ class Rewiring(nn.Module):
             )
         if self.undo is not None:
             norm: Any = getattr(self.above, self.blocks.norm.rpartition(".")[2])
-            passes = getattr(norm.forward, "__func__", None) is Rewiring.pass_top
-            if norm is not self.top_norm or not passes:
+            if norm.forward is not self.passing or norm is not self.top_norm:
                 raise replaced(self.blocks.norm)
 
     def pass_top(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every function of PyTorch that it does not declare public and the library calls; versions from 2.6 on have them.
+"""Every function of PyTorch that it does not declare public and the library calls; versions from 2.9 on have them.
 
 Those that the plugin alone calls are in ``plugin/torch_private.py``.
 """

@@ -135,7 +135,7 @@ class LongSkips(OptionalTopNorm):
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         s = {key: value for key, value in s.items() if key != f"skip{self.source(i)}"}
-        if i in map(self.source, range(self.shape.depth)):
+        if i in [self.source(layer) for layer in range(self.shape.depth)]:
             s[f"skip{i}"] = s["x"]
         return s | {"middle": s["x"]} if self.backout_weight is not None and i == self.middle else s
 
