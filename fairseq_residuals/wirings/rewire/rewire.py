@@ -95,7 +95,12 @@ def rewire(
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps, "factors": factors}
         part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
-        _own_config(model)
+        copies: dict[int, Any] = {}
+        if hasattr(model.config, SETTINGS):  # of another model, with which it is shared
+            copy.deepcopy(model.config, copies)
+            for module in model.modules():
+                if own := copies.get(id(vars(module).get("config"))):
+                    module.config = own
         setattr(model.config, SETTINGS, record | part)
     return whole
 
@@ -192,16 +197,6 @@ def _wire(
                 stack.detach()
             raise
     return known, wiring, stacks
-
-
-def _own_config(model: Any) -> None:
-    """Give a model a copy of its config where that says how another model, with which it is shared, is wired."""
-    copies: dict[int, Any] = {}
-    if hasattr(model.config, SETTINGS):
-        copy.deepcopy(model.config, copies)
-        for module in model.modules():
-            if own := copies.get(id(vars(module).get("config"))):
-                module.config = own
 
 
 def _is_wired(model: nn.Module) -> bool:
@@ -301,7 +296,19 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
         start: ``paper``: norms of the model where the wiring has none are left out.
     """
     depths: dict[str, int] = {blocks.stack: len(_layers(model, [blocks])) for blocks in known}
-    stacks = [Rewiring(model, blocks, wiring, _shape(blocks, depths, len(known) == 2)) for blocks in known]
+    stacks = []
+    for blocks in known:
+        shape = StackShape(
+            stack=blocks.stack,
+            depth=depths[blocks.stack],
+            dim=blocks.dim,
+            ffn_dim=4 * blocks.dim,  # where a layer does not show its own
+            heads=blocks.heads or 1,
+            enc_depth=depths.get("encoder", 0),
+            dec_depth=depths.get("decoder", 0),
+            cross=len(known) == 2 or blocks.crosses,
+        )
+        stacks.append(Rewiring(model, blocks, wiring, shape))
     for stack in stacks:
         stack.attach(stay=start == "keep")
     return stacks
@@ -407,19 +414,6 @@ def _confirm(model: nn.Module, known: Sequence[Blocks], batch: Any, before: list
             f" elsewhere too: outputs would differ by {difference:.1e} of their standard deviation; describe the layers"
             " by blocks=, and by its post_norm whether norms follow the sums"
         )
-
-
-def _shape(blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
-    return StackShape(
-        stack=blocks.stack,
-        depth=depths[blocks.stack],
-        dim=blocks.dim,
-        ffn_dim=4 * blocks.dim,  # where a layer does not show its own
-        heads=blocks.heads or 1,
-        enc_depth=depths.get("encoder", 0),
-        dec_depth=depths.get("decoder", 0),
-        cross=pair or blocks.crosses,
-    )
 
 
 def _heads(model: nn.Module, layer: nn.Module) -> int:
