@@ -74,6 +74,8 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     # heads wider than the stream
     "qwen3": causal("Qwen3", num_key_value_heads=2, head_dim=16),
     "olmo2": causal("Olmo2"),
+    # transformers saves other names of parameters
+    "exaone": built("LlamaForCausalLM", "ExaoneConfig", **DECODER, num_key_value_heads=2),
     # draws some parameters on the CPU, though it is made without weights
     "diffllama": causal("DiffLlama", num_key_value_heads=2),
     "gemma3": built("Gemma3ForCausalLM", "Gemma3TextConfig", **DECODER, **GEMMA),

@@ -118,13 +118,14 @@ def test_what_an_error_in_a_pass_left_is_not_copied() -> None:
     assert model.model.norm(hidden).shape == hidden.shape
 
 
-@pytest.mark.parametrize(("name", "variant", "options"), [*CASES, ("diffllama", "mhc", {})])
+@pytest.mark.parametrize(("name", "variant", "options"), [*CASES, ("diffllama", "mhc", {}), ("exaone", "mhc", {})])
 def test_copies_in_memory_and_in_a_folder(name: str, variant: str, options: dict[str, Any], tmp_path: Path) -> None:
     model, batch = rewired(name, variant, options), example(name)
     expected = model(**batch).logits
     other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
     model.save_pretrained(tmp_path / "wired")
-    loaded = load(tmp_path, subfolder="wired")
+    load(tmp_path, subfolder="wired").save_pretrained(tmp_path / "again")
+    loaded = load(tmp_path / "again")
     assert type(loaded) is type(model)
     assert loaded.state_dict().keys() == model.state_dict().keys()
     perturb(model)

@@ -146,8 +146,12 @@ def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = 
             raise UserError(f"the config in {path} names no part of {name} that is wired as this version does it")
         frozen.update(key for key, parameter in self.named_parameters() if not parameter.requires_grad)
 
-    wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__})
-    model, told = wired.from_pretrained(path, output_loading_info=True, **kwargs)
+    kinds, kind = transformers.CONFIG_MAPPING, config.get("model_type")
+    own = {"config_class": kinds[kind]} if kind in kinds else {}  # EXAONE's is its own, of a class that is Llama's
+    wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__} | own)
+    # where transformers saves other names for .self_attn. (EXAONE), a dot stands for any character
+    renamed = {r"\.wiring\.[a-z.]+\.connection\.": ".wiring.self_attn_connection."}
+    model, told = wired.from_pretrained(path, output_loading_info=True, **{"key_mapping": renamed} | kwargs)
     if missing := [key for key in told["missing_keys"] if ".wiring." in f".{key}"]:
         raise UserError(
             f"{path} has no {min(missing)}: its config says that the model was rewired, and its weights are of one that"
