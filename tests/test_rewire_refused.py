@@ -60,6 +60,9 @@ def framework_that_pools() -> Any:
     return model
 
 
+HIERA = {"embed_dim": 16, "image_size": [32, 32], "depths": [2, 3], "num_heads": [1, 2], "num_query_pool": 1}
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
@@ -91,6 +94,8 @@ def framework_that_pools() -> Any:
             {"batch": X},
             "Sequential has layers in several places, 0.blocks, 1.blocks",
         ),
+        # the first layer of the others computes something else
+        (built("HieraModel", "HieraConfig", **HIERA), {}, "several places, encoder.stages.0.layers, encoder.stages.1"),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
         (lambda: tiny("llama").to("meta"), {}, "the model has no weights yet, or they are offloaded"),
         (llama, {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),

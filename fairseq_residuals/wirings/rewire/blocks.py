@@ -5,7 +5,7 @@ A description is a guess until a model that is wired so was seen to compute what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Literal, get_args
@@ -135,8 +135,8 @@ UNCALLED = nn.ModuleList, nn.ModuleDict
 LISTS = *UNCALLED, nn.Sequential
 
 
-def one_stack_or_pair(model: nn.Module, found: list[Blocks]) -> list[Blocks]:
-    """Return the layers that were found.
+def one_stack_or_pair(model: nn.Module, found: list[Blocks], places: Collection[str]) -> list[Blocks]:
+    """Return the layers that were found; layers of their classes run in ``places``.
 
     Raises:
         UserError: there are several that are no encoder and decoder, or one of these alone.
@@ -146,10 +146,10 @@ def one_stack_or_pair(model: nn.Module, found: list[Blocks]) -> list[Blocks]:
             f"{type(model).__name__} has an encoder and a decoder, and of these {found[0].layers} alone are seen to"
             " compute x + F(norm(x)), or norm(x + F(x)): describe both by blocks=, or rewire the one that you mean"
         )
-    if len(found) > 1 and [blocks.crosses for blocks in found] != [False, True]:
+    if len(places) > len(found) or (len(found) > 1 and [blocks.crosses for blocks in found] != [False, True]):
         raise UserError(
-            f"{type(model).__name__} has layers in several places, {', '.join(b.layers for b in found)}: rewire the"
-            " module that holds those you mean"
+            f"{type(model).__name__} has layers in several places, {', '.join(places)}: rewire the module that holds"
+            " those you mean"
         )
     return found
 

@@ -115,7 +115,9 @@ def trace_blocks(model: nn.Module, batch: Any) -> list[Blocks]:
         found = [replace(blocks, stack="decoder" if blocks.crosses else "encoder") for blocks in found]
     if not found:
         raise unknown_layers(model)
-    return one_stack_or_pair(model, found)
+    kinds = {type(layer) for blocks in found for layer in lists[blocks.layers].children()}
+    homes = (name.rpartition(".")[0] for name, made in calls.items() if type(made[0].module) in kinds)
+    return one_stack_or_pair(model, found, dict.fromkeys(home for home in homes if home in lists))
 
 
 def calls_of(model: nn.Module, batch: Any) -> dict[str, list[Call]]:
