@@ -84,6 +84,7 @@ class Own(nn.Module):
         self.attn, self.fc1, self.fc2 = nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 16)
         self.cross, self.sizes = nn.MultiheadAttention(16, 2, batch_first=True), Sizes(6, 1)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(16), nn.LayerNorm(16), nn.LayerNorm(16)
+        self.expert = Adding(nn.Linear(16, 16))
 
     def forward(self, x: Tensor, *memory: Tensor) -> Tensor:
         self.sizes(size=x.size(1))
@@ -137,6 +138,11 @@ def writing(layer: Any, x: Tensor) -> Any:
     y = layer.attn(layer.norm1(x))
     y += x
     return y + layer.fc2(layer.fc1(layer.norm2(y)).relu())
+
+
+def routed(layer: Any, x: Tensor) -> Any:
+    """No position is given to the expert."""
+    return x + 0.3 * layer.attn(layer.norm1(x)) + layer.expert(x[x > 9].view(-1, 16)).sum()
 
 
 class Adding(nn.Module):
@@ -270,6 +276,7 @@ REFUSED = {
     partial(by_functions, rate=0.3): UNKNOWN,
     norms_of_keys: "or read x elsewhere",
     writing: WRITTEN,
+    routed: UNKNOWN,
 }
 
 

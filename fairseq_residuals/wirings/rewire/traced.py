@@ -160,7 +160,7 @@ def calls_of(model: nn.Module, batch: Any) -> dict[str, list[Call]]:
 
 def same(x: Tensor | None, *parts: Tensor | None) -> bool:
     """Return whether a tensor is, up to rounding, the sum of others; some experts see all positions in one row."""
-    if x is None or any(part is None or part.numel() != x.numel() for part in parts):
+    if x is None or not x.numel() or any(part is None or part.numel() != x.numel() for part in parts):
         return False
     whole = reduce(torch.add, [part.reshape(x.shape) for part in parts if part is not None])
     differences = (x.float() - whole.float()).abs()
