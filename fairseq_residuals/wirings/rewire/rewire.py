@@ -96,7 +96,7 @@ def rewire(
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps, "factors": factors}
         part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
         copies: dict[int, Any] = {}
-        if hasattr(model.config, SETTINGS):  # of another model, with which it is shared
+        if hasattr(model.config, SETTINGS):  # it says how another model is wired, with which this one shares it
             copy.deepcopy(model.config, copies)
             for module in model.modules():
                 if own := copies.get(id(vars(module).get("config"))):
