@@ -349,7 +349,7 @@ class WrappedLayer(Layer):
             name, connects = f"{SUBLAYER_NAMES[kind]}{again}", f"{CONNECTIONS[kind]}{again}"
             site = replace(self.sites(variant, layer, [kind])[kind], index=i, n_sub=len(wired))
             connection = self.connect(variant, site)
-            connection.attention = WholeAttention(variant.name, kind)
+            connection.attention = partial(_run_whole, variant.name, kind)
             if kind == "ffn" and not isinstance(module, FeedForward):
                 # a wiring that does nothing there returns what it is given, and not a copy
                 inside = torch.zeros(1, 1, site.ffn_dim)
@@ -402,41 +402,33 @@ class WrappedLayer(Layer):
         return self.dropout_module(connection.outer(y)), None, s
 
 
-@dataclass(frozen=True)
-class WholeAttention:
-    """An attention backend: calls the module as a whole, unless it is the library's own.
+def _run_whole(
+    name: str, kind: Kind, attn: Any, query: Tensor, key: Tensor, value: Tensor, *, arguments: Arguments, **edits: Edit
+) -> tuple[Tensor, None]:
+    """Run attention, as a whole unless it is the library's own: an attention backend, once two arguments are given.
 
-    Attributes:
-        variant: the name of the wiring.
+    Args:
+        name: of the wiring.
         kind: of the sub-layer.
+        attn: runs on ``query``, with the ``arguments`` that it is given beside.
+
+    Raises:
+        UserError: the wiring edits what is inside, and ``attn`` does not show it.
     """
-
-    variant: str
-    kind: Kind
-
-    def __call__(
-        self, attn: Any, query: Tensor, key: Tensor, value: Tensor, *, arguments: Arguments, **edits: Edit
-    ) -> tuple[Tensor, None]:
-        """Run ``attn`` on ``query``, with the ``arguments`` that it is given beside.
-
-        Raises:
-            UserError: the wiring edits what is inside, and ``attn`` does not show it.
-        """
-        ours, pytorchs = isinstance(attn, MultiheadAttention), isinstance(attn, nn.MultiheadAttention) and not edits
-        if (ours or pytorchs) and self.kind == "cross" and "key" not in arguments:
-            raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
-        if ours:
-            given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
-            y, _ = run_attention(attn, query, **given)
-            return y, None
-        if pytorchs:
-            given = {"key": key, "value": value, "need_weights": False} | dict(arguments)
-            return attn(query, **given)[0], None
-        if key is not query or value is not query:
-            raise _unseen(self.variant, self.kind, "the inputs of keys and values", MultiheadAttention)
-        if edits:
-            raise _unseen(self.variant, self.kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)
-        return _output(attn, query, arguments), None
+    ours, pytorchs = isinstance(attn, MultiheadAttention), isinstance(attn, nn.MultiheadAttention) and not edits
+    if (ours or pytorchs) and kind == "cross" and "key" not in arguments:
+        raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
+    if ours:
+        given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
+        return run_attention(attn, query, **given)[0], None
+    if pytorchs:
+        given = {"key": key, "value": value, "need_weights": False} | dict(arguments)
+        return attn(query, **given)[0], None
+    if key is not query or value is not query:
+        raise _unseen(name, kind, "the inputs of keys and values", MultiheadAttention)
+    if edits:
+        raise _unseen(name, kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)
+    return _output(attn, query, arguments), None
 
 
 class WrappedStack(Stack):

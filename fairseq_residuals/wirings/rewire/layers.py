@@ -45,21 +45,6 @@ def width_of(linear: nn.Module) -> int:
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
 
 
-class Attend:
-    """An attention backend that notes what a connection asks for, and returns what the framework has computed."""
-
-    def __init__(self, stack: Rewiring) -> None:
-        self.stack = stack
-
-    def __call__(
-        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, **edits: Edit
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the output, or the query in its place while it is not there."""
-        run = self.stack.run
-        run.asked = Seen(key, value, edits)
-        return query if run.output is None else run.output, None
-
-
 class Hook:
     """A method of a layer's wiring at a module of that layer; it acts in one turn of putting hooks on modules.
 
@@ -126,7 +111,7 @@ class LayerWiring(Layer):
         for kind, site in self.sites(variant, place, self.described).items():
             widths["keys_dim"] = getattr(layer.get_submodule(self.described[kind].key), "out_features", 0)
             connection = self.connect(variant, replace(site, **widths))
-            connection.attention = Attend(stack)
+            connection.attention = self.attended
             self.add_module(CONNECTIONS[kind], connection)
             if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
                 raise self._unseen(ACTIVATIONS, kind, layer.get_submodule(self.described[kind].enter))
@@ -367,6 +352,14 @@ class LayerWiring(Layer):
             f"{self.wired_by} has to see {place} of {NAMES[kind]}, which {type(module).__name__} does not show; choose"
             " another wiring"
         )
+
+    def attended(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, **edits: Edit
+    ) -> tuple[Tensor, Tensor | None]:
+        """Note what a connection asks of attention, and return the output, or the query while that is not there."""
+        run = self.stack.run
+        run.asked = Seen(key, value, edits)
+        return query if run.output is None else run.output, None
 
     def feed(self, kind: Kind, place: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Feed the projection of keys or values what the wiring makes them of."""

@@ -100,9 +100,7 @@ def replaced(norm: str) -> UserError:
 class Factor(nn.Module):
     """A number that a stack's output is multiplied by, so that it is what it was, where no norm is on top of it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.number = 1.0
+    number = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)"""

@@ -258,12 +258,6 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
     """Refuse layers that do not all run, or not in one place, for the stream is no argument of theirs."""
     for blocks in known:
         _check_names(model, blocks)
-    names: dict[nn.Module, str] = {}
-    for name in _norms(model, known):
-        norm = model.get_submodule(name)
-        if (other := names.setdefault(norm, name)) != name and [*norm.parameters()]:
-            raise UserError(f"{other} and {name} are one norm, and a wiring needs one for each: give each a copy")
-    for blocks in known:
         owner = model.get_submodule(blocks.layers.rpartition(".")[0])
         # wav2vec 2.0 and its like ask the config
         if any(getattr(place, "layerdrop", 0) for place in (owner, getattr(owner, "config", None))):
@@ -276,6 +270,11 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
         devices = {p.device for p in model.get_submodule(blocks.layers).parameters()}
         if len(devices) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
+    names: dict[nn.Module, str] = {}
+    for name in _norms(model, known):
+        norm = model.get_submodule(name)
+        if (other := names.setdefault(norm, name)) != name and [*norm.parameters()]:
+            raise UserError(f"{other} and {name} are one norm, and a wiring needs one for each: give each a copy")
 
 
 def _check_names(model: nn.Module, blocks: Blocks) -> None:
