@@ -209,6 +209,23 @@ def test_hidden_states() -> None:
         model(**example("llama"))
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "options"), [CASES[0], CASES[5], ("gptj", "pre_ln", {}), ("llama", "pre_ln", CASES[2][2])]
+)
+def test_hooks_act_as_in_the_model_that_was(name: str, variant: str, options: dict[str, Any]) -> None:
+    """On what goes into attention and comes out."""
+
+    def with_less(module: Any, args: tuple[Tensor, ...], given: dict[str, Any]) -> Any:
+        return tuple(0.7 * x for x in args), given | {k: 0.7 * x for k, x in given.items() if k == "hidden_states"}
+
+    plain, model, batch = tiny(name), rewire(tiny(name), variant, options), example(name)
+    for key, module in (*plain.named_modules(), *model.named_modules()):
+        if key.endswith("attn"):
+            module.register_forward_pre_hook(with_less, with_kwargs=True)
+            module.register_forward_hook(lambda _, args, output: (1.2 * output[0], *output[1:]))
+    torch.testing.assert_close(model(**batch).logits, plain(**batch).logits, rtol=1e-3, atol=1e-3)
+
+
 ADAPTED = {
     **dict.fromkeys(("llama", "gemma3", "qwen3", "mistral", "olmo2"), ("k_proj", "v_proj", "down_proj")),
     **{"t5": ("k", "v", "wo"), "gpt2": ("c_attn", "c_proj"), "vit": ("v_proj", "fc1"), "bert": ("value", "dense")},

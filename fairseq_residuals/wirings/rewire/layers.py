@@ -165,7 +165,8 @@ class LayerWiring(Layer):
         for kind, sub in self.described.items():
             if sub.enter:
                 enters = Hook(self, self.turn, LayerWiring.enter, kind)
-                self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, with_kwargs=True))
+                where = {"prepend": sub.enter != sub.norm, "with_kwargs": True}  # hooks of a norm may make its weights
+                self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, **where))
             for name, leave in ((sub.leave or sub.enter, LayerWiring.leave), (sub.beside, LayerWiring.leave_both)):
                 if name:
                     self.handles.append(self._module(name).register_forward_hook(Hook(self, self.turn, leave, kind)))
@@ -193,10 +194,10 @@ class LayerWiring(Layer):
                 edits = Hook(self, self.turn, LayerWiring.edit_output, kind, edit)
                 feeds = Hook(self, self.turn, LayerWiring.feed, kind, place)
                 self.handles.append(self._module(name).register_forward_hook(edits))
-                self.handles.append(self._module(name).register_forward_pre_hook(feeds))
+                self.handles.append(self._module(name).register_forward_pre_hook(feeds, prepend=True))
         if sub.inner:
             edits = Hook(self, self.turn, LayerWiring.edit_inner, kind)
-            self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits))
+            self.handles.append(self._module(sub.inner).register_forward_pre_hook(edits, prepend=True))
 
     def _module(self, name: str) -> nn.Module:
         self.hooked[name] = self.layer.get_submodule(name)
@@ -358,16 +359,16 @@ class LayerWiring(Layer):
     ) -> tuple[Tensor, Tensor | None]:
         """Note what a connection asks of attention, and return the output, or the query while that is not there."""
         run = self.stack.run
-        run.asked = Seen(key, value, edits)
+        run.asked = Seen(query, key, value, edits)
         return query if run.output is None else run.output, None
 
     def feed(self, kind: Kind, place: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Feed the projection of keys or values what the wiring makes them of."""
         run = self._pass()
-        if kind == "self" and run.asked is not None and place != "query":
-            run.unseen.discard(FED)
-            return (getattr(run.asked, place), *args[1:])
-        return args
+        if run.asked is None or (x := getattr(run.asked, place)) is run.asked.query:
+            return args
+        run.unseen.discard(FED)
+        return (x, *args[1:])
 
     def edit_output(self, kind: Kind, edit: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """Edit what a projection returns."""

@@ -29,8 +29,9 @@ def first(output: Any) -> Tensor:
 
 
 class Seen(NamedTuple):
-    """Arguments with which a wiring calls attention: keys, values and edits of its inside."""
+    """Arguments with which a wiring calls attention: queries, keys, values and edits of its inside."""
 
+    query: Tensor
     key: Tensor
     value: Tensor
     edits: dict[str, Edit]
