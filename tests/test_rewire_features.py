@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import Blocks, Connection, UserError, load, parameter_groups, rewire
@@ -213,16 +214,20 @@ def test_hidden_states() -> None:
     ("name", "variant", "options"), [CASES[0], CASES[5], ("gptj", "pre_ln", {}), ("llama", "pre_ln", CASES[2][2])]
 )
 def test_hooks_act_as_in_the_model_that_was(name: str, variant: str, options: dict[str, Any]) -> None:
-    """On what goes into attention and comes out."""
+    """On norms, and on what goes into attention and comes out; pruned weights are those of now."""
 
     def with_less(module: Any, args: tuple[Tensor, ...], given: dict[str, Any]) -> Any:
         return tuple(0.7 * x for x in args), given | {k: 0.7 * x for k, x in given.items() if k == "hidden_states"}
 
     plain, model, batch = tiny(name), rewire(tiny(name), variant, options), example(name)
     for key, module in (*plain.named_modules(), *model.named_modules()):
-        if key.endswith("attn"):
+        if key.endswith(("norm", "ln_1", "ln_f")):
+            module.register_forward_hook(lambda _, args, y: 1.1 * y)
+        elif key.endswith("attn"):
             module.register_forward_pre_hook(with_less, with_kwargs=True)
             module.register_forward_hook(lambda _, args, output: (1.2 * output[0], *output[1:]))
+        if key == "model.norm":
+            prune.random_unstructured(module, "weight", 0).weight_orig.data *= 0.5
     torch.testing.assert_close(model(**batch).logits, plain(**batch).logits, rtol=1e-3, atol=1e-3)
 
 
@@ -453,7 +458,8 @@ def sharded(rank: int, folder: Path) -> None:
         parallel = DistributedDataParallel(copy.deepcopy(model))
         parallel(words, labels=words).loss.backward()
         compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="eager")
-        for module in (*model.base_model.layers, model):
+        norms = [module for name, module in model.base_model.named_children() if name.endswith("norm")]
+        for module in (*model.base_model.layers, *norms, model):
             fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
         out = model(words, labels=words)
         torch.testing.assert_close(compiled(words, labels=words).logits, out.logits)

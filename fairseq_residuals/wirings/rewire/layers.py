@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Varian
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
-from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, replaced, take_over
+from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, MovedNorm, replaced, take_over
 from fairseq_residuals.wirings.rewire.passes import Pass, Seen, fed, first
 from fairseq_residuals.wirings.utils.torch_private import last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
@@ -140,6 +140,8 @@ class LayerWiring(Layer):
             elif undo := take_over(norm, connection, stays, self.stack.runs):
                 self.moved.append((movable, norm, norm.forward, undo))
                 self.functions.pop(kind, None)
+                if sub.enter == movable and isinstance(moved := getattr(connection, "norm", None), MovedNorm):
+                    moved.call = moved.normalise  # hooks run where the framework calls it
             elif movable and sub.enter:
                 # part of the sub-layer
                 self.described[kind] = replace(sub, enter=movable, leave=sub.leave or sub.enter)

@@ -41,18 +41,27 @@ class MovedNorm:
         """Forward of this norm alone, such as a kernel that was put in place of its class's."""
         self.seen: list[Tensor] | None = None
         """Inputs, where somebody records them."""
+        self.call: Callable[[Tensor], Tensor] = norm
+        """What the wiring calls: the norm with its hooks, which may make its weights, or what leaves them to others."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)"""
         if self.seen is not None:
             self.seen.append(x.detach())
+        run, self.runs.now = self.runs.now, None
+        y = self.call(x)
+        self.runs.now = run
+        return y
+
+    def pass_on(self, x: Tensor) -> Tensor:
+        """Return ``x`` in a pass along the depth; the forward of the norm, which others may call outside of one."""
+        return x if self.runs.now is not None and self.runs.now.stream else self.normalise(x)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C), without hooks."""
         if self.own_forward is not None:
             return self.own_forward(x)  # type: ignore[no-any-return]
         return type(self.norm).forward(self.norm, x)  # type: ignore[no-any-return]
-
-    def pass_on(self, x: Tensor) -> Tensor:
-        """Return ``x`` in a pass along the depth; the forward of the norm, which somebody may call outside of one."""
-        return x if self.runs.now is not None and self.runs.now.stream else self(x)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the norm's own, which stay the framework's."""

@@ -13,7 +13,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks
 from fairseq_residuals.wirings.rewire.layers import LayerWiring
-from fairseq_residuals.wirings.rewire.norms import Factor, Forward, MovedNorm, replaced, take_over
+from fairseq_residuals.wirings.rewire.norms import Factor, Forward, MovedNorm, pass_on, replaced, take_over
 from fairseq_residuals.wirings.rewire.passes import Pass, Runs, differs, together
 
 
@@ -50,6 +50,8 @@ class Rewiring(nn.Module):
         self.undo: Callable[[], None] | None = None
         self.nests = getattr(parent, "use_nested_tensor", False)
         """Whether a :class:`torch.nn.TransformerEncoder` made nested tensors of padded ones."""
+        self.waits = False
+        """Whether the last norm is called by the framework alone, since nothing follows it in the wiring."""
         self.turns = False
         """Whether layers are given other numbers than the stream, which only those see that bypass the wiring."""
         self.factors: dict[str, Factor] = {}
@@ -64,6 +66,8 @@ class Rewiring(nn.Module):
             self.undo = take_over(norm, topmost, stay, self.runs)
             if self.undo is not None:
                 self.passing = norm.forward = Forward(self.pass_top)
+            if isinstance(own := getattr(topmost, "norm", None), MovedNorm) and type(topmost).close is Variant.close:
+                own.call, self.waits = pass_on, True
         last = -1
         for variant, layers in self.segments():
             last += len(layers)
@@ -154,15 +158,15 @@ class Rewiring(nn.Module):
                 raise replaced(self.blocks.norm)
 
     def pass_top(self, x: Tensor) -> Tensor:
-        """Return ``x``: the forward of a last norm, which the wiring has called; outside of a pass, call it.
+        """Normalise ``x``, or return it where the wiring has called the last norm, of which this is the forward.
 
         Raises:
             UserError: the last layer did not run, or ``x`` is something else than it returned.
         """
         run, self.runs.now = self.runs.now, None
+        norm: Any = getattr(self.variant.at(len(self.layers) - 1)[0], "norm", None)
         if run is None or run.below < 0:  # a checkpoint leaves one that has not begun
-            norm: Any = getattr(self.variant.at(len(self.layers) - 1)[0], "norm", None)
-            return x if norm is None else norm(x)  # type: ignore[no-any-return]
+            return x if norm is None else norm.normalise(x)  # type: ignore[no-any-return]
         if run.below < len(self.layers) or run.passed is None:
             raise UserError(
                 f"the last of {self.blocks.layers} did not run when {self.blocks.norm} was called: a wiring needs all"
@@ -170,7 +174,8 @@ class Rewiring(nn.Module):
             )
         if run.passed is not x and x.shape == run.passed.shape and differs(x, run.passed):
             raise self._changed(f"above {self.blocks.layers}")
-        return x.to(torch.promote_types(x.dtype, run.passed.dtype))  # as the norm does where FSDP2 casts outputs down
+        x = x.to(torch.promote_types(x.dtype, run.passed.dtype))  # as the norm does where FSDP2 casts outputs down
+        return norm.normalise(x) if self.waits else x
 
     def _changed(self, where: str) -> UserError:
         return UserError(
