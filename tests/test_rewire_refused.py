@@ -297,7 +297,7 @@ def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
         rewire(model, "pre_ln", batch=x, blocks=described())
     attention, ffn = described().sublayers
     rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
-    assert not torch.equal(model.train()(x), model(x))
+    assert any(not torch.equal(model.train()(x), model(x)) for _ in range(20))
 
 
 @pytest.mark.parametrize("draws", [lambda x: x.new_empty(len(x), 1, 1).bernoulli_(0.9) / 0.9, torch.rand_like])
