@@ -1,4 +1,4 @@
-"""The worked examples of docs/PYTHON.md, run as they stand there, the first with smaller numbers."""
+"""Examples of docs/PYTHON.md and PYTORCH_AND_HUGGING_FACE.md, run as they stand there, the first one smaller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.test_rewire import KEPT
+
 DOCUMENT = Path(__file__).parents[1] / "docs" / "PYTHON.md"
+OF_MODELS = DOCUMENT.with_name("PYTORCH_AND_HUGGING_FACE.md")
 
 
 def example(name: str, document: Path = DOCUMENT) -> str:
@@ -84,3 +87,40 @@ def test_none_of_it_needs_fairseq() -> None:
     code = example("one layer") + example("analyses") + "\nimport sys; print('fairseq' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("name", ["rewire", "blocks"])
+def test_rewire(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(example(name, OF_MODELS))
+    printed = set(capsys.readouterr().out.split())
+    assert printed == {"True"}
+
+
+def test_optimizer_of_a_model() -> None:
+    names = run(example("optimizer", OF_MODELS))
+    # the groups have rates, so that one given beside them would do nothing
+    assert not re.search(r"(Muon|AdamW)\(.*\blr=", example("optimizer", OF_MODELS))
+    model = names["model"]
+    words = torch.randint(100, (2, 7))
+    model(input_ids=words, labels=words).loss.backward()
+    before = [p.clone() for p in model.parameters()]
+    names["muon"].step()
+    names["adamw"].step()
+    moved = [not torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True) if p.grad.any()]
+    assert all(moved) and len(moved) > 20
+
+
+def test_wrap() -> None:
+    names = run(example("wrap", OF_MODELS))
+    assert names["y"].shape == (2, 7, 32)
+    assert names["stack"][0].self_attn_connection.norm is names["layers"][0].norm1
+
+
+def test_the_list_of_wirings() -> None:
+    listed = OF_MODELS.read_text().partition("these start as the model that was:")[2].partition("`re_zero` and")[0]
+    assert re.findall(r"`(\w+)`", listed) == sorted(KEPT)
+
+
+def test_the_length_of_the_page() -> None:
+    assert len(OF_MODELS.read_text().split()) <= 1100

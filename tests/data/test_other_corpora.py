@@ -1,4 +1,4 @@
-"""WikiText-103, OPUS-100 and LibriSpeech from their stand-ins."""
+"""WikiText-103, OPUS-100 and LibriSpeech from their stand-ins; CLDR, which is made on the spot."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import hashlib
 import io
 import zipfile
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +18,12 @@ import soundfile
 import yaml
 from fairseq.data.audio.audio_utils import get_features_or_waveform
 from fairseq.tasks.speech_to_text import SpeechToTextTask
-from prepared import prepare_stand_in, run
+from prepared import Prepared, prepare_stand_in, run
 from published_layouts import random_lines
 from stand_ins import SPLITS, build, flac, wikitext103
 
 from fairseq_residuals.lab.data import corpora
-from fairseq_residuals.lab.data.corpora import find_corpus
+from fairseq_residuals.lab.data.corpora import cldr, find_corpus
 from fairseq_residuals.lab.data.corpus import Job, prepare
 from fairseq_residuals.lab.data.download import Downloads
 from fairseq_residuals.wirings.core.errors import UserError
@@ -152,3 +154,27 @@ def test_librispeech_trains_by_its_settings(speech) -> None:
     model = sentencepiece.SentencePieceProcessor(model_file=config["bpe_tokenizer"]["sentencepiece_model"])
     pieces = task.target_dictionary.string(data[1].target)
     assert model.decode(pieces.split()) == speech.lines("text/dev-other")[1]
+
+
+def test_translation_has_what_is_stated_and_no_split_another_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for one who comes meanwhile, and again in a folder whose name begins like a flag."""
+    monkeypatch.chdir(tmp_path)
+    found, again = Prepared(tmp_path / "found"), Prepared(Path("-again"))
+    jobs = [Job(folder, Downloads(folder / "downloads"), 1) for folder in (found.out, found.out, again.out)]
+    with ThreadPoolExecutor(2) as pool:
+        assert len({*pool.map(partial(prepare, find_corpus("cldr_en_de"), "tiny"), jobs[:2])}) == 1
+    prepare(find_corpus("cldr_en_de"), "tiny", jobs[2])
+    assert found.summary["sha256"] == again.summary["sha256"] != {}
+    assert found.summary["lines"] == {"train": 100, "valid": 10, "test": 10}
+    for language in ("en", "de"):
+        splits = [found.words(f"text/{split}.{language}") for split in ("train", "valid", "test")]
+        assert len(set().union(*splits)) == 120
+
+
+def test_plain_sentences_are_only_split_into_subwords(tmp_path: Path) -> None:
+    variant = find_corpus("cldr_en_de").variants["plain"]
+    assert "not tokenized" in variant.summary
+    corpus = cldr.Corpus("cldr_en_de", {"plain": cldr.made_pairs(cldr.PLAIN, 60, 6, 90, "small")})
+    prepare(corpus, None, Job(tmp_path, Downloads(tmp_path / "downloads"), 1))
+    raw = (tmp_path / "raw/test.de").read_text("utf-8")
+    assert (tmp_path / "text/test.de").read_text("utf-8").replace("@@ ", "") == raw
