@@ -38,7 +38,7 @@ def onednn_is_exact() -> bool:
     the processor has units for it (AMX). There MKL is fast as well; on processors of other makes than Intel's it is
     not.
     """
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.backends.mkldnn, "matmul")):
+    if not torch.backends.mkldnn.is_available():
         logger.warning("this PyTorch cannot multiply by oneDNN; products stay as they are")
         return False
     generator = torch.Generator().manual_seed(1)
@@ -53,10 +53,7 @@ def onednn_is_exact() -> bool:
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    switch: Any = getattr(torch.backends.mkldnn, "matmul", None)  # PyTorch does not declare it, and older ones lack it
-    if switch is None:
-        yield
-        return
+    switch: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = switch.fp32_precision
     switch.fp32_precision = precision
     try:
