@@ -95,12 +95,7 @@ def rewire(
         factors = {name: factor.number for stack in stacks for name, factor in stack.factors.items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps, "factors": factors}
         part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
-        copies: dict[int, Any] = {}
-        if hasattr(model.config, SETTINGS):  # it says how another model is wired, with which this one shares it
-            copy.deepcopy(model.config, copies)
-            for module in model.modules():
-                if own := copies.get(id(vars(module).get("config"))):
-                    module.config = own
+        _own_config(model)
         setattr(model.config, SETTINGS, record | part)
     return whole
 
@@ -201,6 +196,16 @@ def _wire(
                 stack.detach()
             raise
     return known, wiring, stacks
+
+
+def _own_config(model: Any) -> None:
+    """Give a model a copy of its config where that says how another model, with which it is shared, is wired."""
+    copies: dict[int, Any] = {}
+    if hasattr(model.config, SETTINGS):
+        copy.deepcopy(model.config, copies)
+        for module in model.modules():
+            if own := copies.get(id(vars(module).get("config"))):
+                module.config = own
 
 
 def _is_wired(model: nn.Module) -> bool:

@@ -50,8 +50,6 @@ class Rewiring(nn.Module):
         self.undo: Callable[[], None] | None = None
         self.nests = getattr(parent, "use_nested_tensor", False)
         """Whether a :class:`torch.nn.TransformerEncoder` made nested tensors of padded ones."""
-        self.waits = False
-        """Whether the last norm is called by the framework alone, since nothing follows it in the wiring."""
         self.turns = False
         """Whether layers are given other numbers than the stream, which only those see that bypass the wiring."""
         self.factors: dict[str, Factor] = {}
@@ -67,7 +65,7 @@ class Rewiring(nn.Module):
             if self.undo is not None:
                 self.passing = norm.forward = Forward(self.pass_top)
             if isinstance(own := getattr(topmost, "norm", None), MovedNorm) and type(topmost).close is Variant.close:
-                own.call, self.waits = pass_on, True
+                own.call = pass_on  # nothing follows it in the wiring: it normalises where the framework calls it
         last = -1
         for variant, layers in self.segments():
             last += len(layers)
@@ -175,7 +173,7 @@ class Rewiring(nn.Module):
         if run.passed is not x and x.shape == run.passed.shape and differs(x, run.passed):
             raise self._changed(f"above {self.blocks.layers}")
         x = x.to(torch.promote_types(x.dtype, run.passed.dtype))  # as the norm does where FSDP2 casts outputs down
-        return norm.normalise(x) if self.waits else x
+        return norm.normalise(x) if getattr(norm, "call", None) is pass_on else x
 
     def _changed(self, where: str) -> UserError:
         return UserError(
