@@ -169,9 +169,16 @@ def patch_the_last_norm(model: Any) -> None:
     model.model.norm.forward = partial(type(model.model.norm).forward, model.model.norm)
 
 
+def watch_gradients(model: Any) -> None:
+    model.model.layers[1].mlp.register_full_backward_hook(lambda module, of_input, of_output: None)
+    outputs(model, "llama")
+    model(**example_for(model))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (watch_gradients, "a full backward hook of LlamaMLP would see no gradient"),
         (steer, "between layers 0 and 1 of model.layers the stream was changed"),
         (partial(steer, layer=-1), "above model.layers the stream was changed"),
         (lambda model: model.model.layers.pop(2), "model.layers are not the layers that were wired"),

@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_va
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
 from fairseq_residuals.wirings.rewire.norms import FUNCTIONS, MovedNorm, replaced, take_over
 from fairseq_residuals.wirings.rewire.passes import Pass, Seen, fed, first
-from fairseq_residuals.wirings.utils.torch_private import last_forward_hook
+from fairseq_residuals.wirings.utils.torch_private import has_backward_hooks, last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ class LayerWiring(Layer):
         connection, run = self.connection(kind), self._pass()
         if run.unseen:
             raise self._unseen(" and ".join(sorted(run.unseen)), kind, self.layer)
-        s, y = run.stream, self._returned(output)
+        s, y = run.stream, self._returned(module, output)
         if kind != "ffn" and self.edits_inside(kind):
             run.output = y
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
@@ -417,11 +417,16 @@ class LayerWiring(Layer):
         run = self._pass()
         if run.branch is None:
             raise UserError(f"{self.described[kind].beside} ran before {self.described[kind].leave}: exchange the two")
-        y = run.branch + self._drop(kind, self._returned(output))
+        y = run.branch + self._drop(kind, self._returned(module, output))
         run.branch = None
         self._write(kind, self._outer(kind, y), run.stream)
 
-    def _returned(self, output: Any) -> Tensor:
+    def _returned(self, module: nn.Module, output: Any) -> Tensor:
+        if has_backward_hooks(module) and torch.is_grad_enabled():
+            raise UserError(
+                f"a full backward hook of {type(module).__name__} would see no gradient, since the wiring takes what it"
+                " returns before PyTorch does: use a forward hook that calls output.register_hook(...)"
+            )
         y, x = first(output), self.stack.run.stream["x"]
         return y.unflatten(0, x.shape[:2]) if y.dim() < x.dim() else y  # some experts see all positions in one row
 

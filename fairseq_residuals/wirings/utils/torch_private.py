@@ -23,6 +23,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(m, name, NO_HOOKS) for m in module.modules() for name in names)
 
 
+def has_backward_hooks(module: nn.Module) -> bool:
+    """Return whether anybody asks for the gradients of what a module returns, by hooks of the module."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
 def last_forward_hook(module: nn.Module) -> int | None:
     """Return the number of the forward hook that runs last, after which nothing changes what a module returns."""
     return next(reversed(module._forward_hooks), None)
