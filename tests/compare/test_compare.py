@@ -65,7 +65,7 @@ def killed_after_the_first_run(argv: list[str], out: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 130
-    assert 1 <= len(read_results(runs_csv(out))) < 6
+    assert 1 <= len(read_results(runs_csv(out))) < 4
 
 
 def test_undisturbed_killed_and_merged_are_one_table(
@@ -77,9 +77,11 @@ def test_undisturbed_killed_and_merged_are_one_table(
     check_what_is_printed(printed, next(whole.parent.glob("runs/**/seed1/train.001.log")).read_text())
     check_the_report(whole.parent)
 
-    killed_after_the_first_run(call(tmp_path, "killed"), tmp_path / "killed")
-    again = succeed("fairseq-residuals", *call(tmp_path, "killed"), cwd=tmp_path).out
-    assert measured(runs_csv(tmp_path / "killed")) == measured(whole)
+    fewer = [text for text in call(tmp_path, "killed") if not text.startswith("post_ln")]
+    killed_after_the_first_run(fewer, tmp_path / "killed")
+    again = succeed("fairseq-residuals", *fewer, cwd=tmp_path).out
+    trained = [run for run in measured(whole) if not run["entry"].startswith("post_ln")]
+    assert len(trained) == 4 and measured(runs_csv(tmp_path / "killed")) == trained
     assert again.count(": not distinguishable from pre_ln: +0.000 bits") == 1
 
     lines = whole.read_text().splitlines(keepends=True)

@@ -236,7 +236,7 @@ def test_a_failed_export_leaves_nothing(
 
 def test_wrong_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    _, path = write(tmp_path, "translation", "b2t")
+    _, path = write(tmp_path, "language_modeling", "b2t")  # one graph, where a pair has two
     assert main(["export", "--to", "onnx", str(path), str(tmp_path / "onnx")]) == 0
     assert "of the graphs under onnxruntime" in capsys.readouterr().out
     trace = to_graphs.trace_graphs
