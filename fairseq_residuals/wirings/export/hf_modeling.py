@@ -170,6 +170,13 @@ class ResidualForSeq2Seq(ResidualModel):
         """Return the encoder as ``generate`` calls it."""
         return EncoderForTransformers(self.encoder)
 
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Generate as transformers does; without a mask, the source's padding is masked as in ``forward``."""
+        words = kwargs.get("input_ids", inputs)
+        if words is not None and kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = words.ne(PAD).long()
+        return super().generate(inputs, *args, **kwargs)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the labels moved by one; transformers' collator asks for them, and smoothing of labels needs them."""
         start = torch.full_like(labels[:, :1], EOS)
