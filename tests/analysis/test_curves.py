@@ -55,7 +55,7 @@ def test_attempts_at_a_run_are_one_run(tmp_path: Path) -> None:
         log(tmp_path, "b2t", 2, [5.0, 3.0], seed).rename(tmp_path / f"seed{seed}/train.001.log")
         (tmp_path / f"seed{seed}/train.002.log").write_text(f"'seed': {seed}\n")
         again = log(tmp_path, "b2t", 2, [5.0, 4.0, 2.0], seed).rename(tmp_path / f"seed{seed}/train.003.log")
-        again.write_text("".join(line for line in again.open() if "num_updates 10" not in line))
+        again.write_text("".join(line for line in again.read_text().splitlines(True) if "num_updates 10" not in line))
     _, *rows = curves(tmp_path, tmp_path / "seed*/train.*.log", "--subset", "valid")
     assert [row[2:5] + row[-1:] for row in rows] == [
         ["valid", "10", "5.0", "2"],
