@@ -60,7 +60,7 @@ def _connections_of(layer: Layer) -> dict[str, AdminConnection]:
 
 @torch.no_grad()
 def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
-    """Measure the omegas of all unprofiled stacks on one batch; the model keeps them until :func:`start_from`.
+    """Measure the omegas of all unprofiled stacks on one batch; :func:`start_from` gives them to the model.
 
     Args:
         forward: runs ``model``, which is in training mode by then, on the batch; parts that were not, though the
@@ -83,6 +83,7 @@ def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
                 for kind, connection in layer.items():
                     hook = partial(chain.pass_through, omegas, kind)
                     undo.callback(connection.register_forward_pre_hook(hook).remove)
+                    undo.callback(connection.omega.fill_, 1.0)
         if not model.training:
             for module in model.modules():
                 undo.callback(setattr, module, "training", module.training)
@@ -122,12 +123,11 @@ def _variance(x: Tensor) -> float:
 
 @torch.no_grad()
 def start_from(connections: Connections, omegas: Omegas) -> None:
-    """Set the omegas of ``connections``, which from now on count as profiled."""
+    """Set the omegas of ``connections``."""
     for stack, layers in connections.items():
         for layer, values in zip(layers, omegas[stack], strict=True):
             for kind, connection in layer.items():
                 connection.omega.fill_(values[kind])
-                connection.known = True
 
 
 def profile(model: nn.Module, forward: Callable[[], object]) -> None:

@@ -34,21 +34,17 @@ class AdminConnection(PostLNConnection):
         super().__init__(site)
         self.omega = nn.Parameter(torch.ones(site.dim))
         self.profile = site.config.profile
-        self.known = False
-        """Whether ``omega`` is a profile's or a trained checkpoint's; the first of a profile is 1, as all are built."""
-        self.register_load_state_dict_pre_hook(_take_note)
+
+    @property
+    def known(self) -> bool:
+        """Whether ``omega`` is a profile's, or trained; all are built as ones, which the first of a profile stays."""
+        return not self.omega.is_meta and bool((self.omega != 1).any())
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         return s | {"x": self.norm(s["x"] * self.omega + y)}
 
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
         return self.omega, 1.0
-
-
-def _take_note(connection: AdminConnection, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    omega = state.get(f"{prefix}omega")
-    # what was saved before it was profiled has ones everywhere
-    connection.known |= omega is not None and bool((omega != 1).any())
 
 
 @register_variant("admin")
