@@ -191,15 +191,17 @@ class Int8Linear(nn.Module):
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "out_proj"])
 def test_what_stands_for_a_projection_is_run(name: str, kind: Any, most: float) -> None:
     x = vectors(5, 3)
-    stack, merged, hooked, plain = (language_model("pre_ln") for _ in range(4))
+    stack, merged, hooked, replaced, plain = (language_model("pre_ln") for _ in range(5))
     for i in range(len(stack)):
         stands, linear = (kind(getattr(stack[i].self_attn, name)), getattr(merged[i].self_attn, name))
         setattr(stack[i].self_attn, name, stands)
         linear.weight.data = (stands(torch.eye(16)) - linear.bias).mT
         getattr(hooked[i].self_attn, name).register_forward_hook(lambda _, inputs, out, run=stands: run(inputs[0]))
+        getattr(replaced[i].self_attn, name).forward = stands.forward  # as accelerate does
     expected = merged(x)
     torch.testing.assert_close(stack(x), expected)
     torch.testing.assert_close(hooked(x), expected)
+    torch.testing.assert_close(replaced(x), expected)
     assert 1e-4 < (expected - plain(x)).abs().max() < most
 
 
