@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 from fairseq_residuals import Connection, FeedForward, MultiheadAttention, UserError, build_stack, wrap
 from fairseq_residuals.lab.look.contributions import contributions
 from fairseq_residuals.lab.look.gradients import parts
 from fairseq_residuals.lab.look.probes import ModelAndLoss
+from fairseq_residuals.wirings.core.layer import Layer
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.parameter_groups import parameter_groups
 from fairseq_residuals.wirings.wrap import SUBLAYER_NAMES
@@ -112,6 +114,9 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     wrapped = wrap(variant, layers, task=task, **SIZES).eval()  # type: ignore[arg-type]
     like(stack, layers, wrapped)
     expected = stack(x, **beside)
+    torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
+    # also within modules of a tool, which pass attributes on
+    apply_activation_checkpointing(wrapped, check_fn=lambda m: isinstance(m, MultiheadAttention | FeedForward | Layer))
     torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
     own, reason = attempt(variant, of_ones_own(layers), x, for_own, task=task)
     if own is None:
@@ -235,6 +240,7 @@ def test_attention_of_pytorch(task: str, variant: str) -> None:
         assert f"wiring '{variant}' has to see" in reason and "of attention" in reason
         return
     other.load_state_dict(wiring_of(stack), strict=False)
+    apply_activation_checkpointing(other, check_fn=lambda m: isinstance(m, nn.MultiheadAttention))
     torch.testing.assert_close(other(x.transpose(0, 1)).transpose(0, 1), stack(x), rtol=1e-4, atol=1e-5)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.fsdp import fully_shard
 from torch.export import Dim, export
 from torch.func import functional_call, grad, vmap
@@ -25,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import UserError, build_stack, list_variants, rewire
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
+from fairseq_residuals.wirings.core.layer import Layer
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 DIM = 8
@@ -93,6 +95,9 @@ def exported(name: str) -> None:
 def checkpointed(name: str) -> None:
     stack = stack_of(name)
     same_step(lambda x: checkpoint(stack, x, use_reentrant=False), stack)
+    by_layer = stack_of(name)
+    apply_activation_checkpointing(by_layer, check_fn=lambda module: isinstance(module, Layer))
+    same_step(by_layer, stack)
 
 
 def built_without_memory(name: str) -> None:

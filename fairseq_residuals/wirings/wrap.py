@@ -140,7 +140,7 @@ def wrap(
         initialise([(stack, stack)])
     if norms == "move":
         for i, layer in enumerate(taken):
-            stack[i].move(layer.norms)
+            stack[i].move(layer.norms)  # type: ignore[operator]
     owners: dict[nn.Module, list[nn.Module]] = {}
     for i in range(len(stack)):
         owners.setdefault(stack.wiring.at(i)[0], []).extend(stack[i].connections())
@@ -240,7 +240,7 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
                 part.name,
             )
     first = stack[0]
-    for kind, name, connects in first.slots:
+    for kind, name, connects in first.slots:  # type: ignore[union-attr]
         module = first.get_submodule(name)
         alike, norm = tried(module, stack.shape.dim)
         if alike > RESIDUAL:
@@ -350,10 +350,11 @@ class WrappedLayer(Layer):
             site = replace(self.sites(variant, layer, [kind])[kind], index=i, n_sub=len(wired))
             connection = self.connect(variant, site)
             connection.attention = partial(_run_whole, variant.name, kind)
-            if kind == "ffn" and not isinstance(module, FeedForward):
+            if kind == "ffn":
                 # a wiring that does nothing there returns what it is given, and not a copy
                 inside = torch.zeros(1, 1, site.ffn_dim)
-                if connection.inner(inside) is not inside:
+                self.edits_ffn = connection.inner(inside) is not inside
+                if self.edits_ffn and not isinstance(module, FeedForward):
                     raise _unseen(variant.name, "ffn", "the activations before the second matrix", FeedForward)
             self.slots.append((kind, name, connects))
             setattr(self, name, module)
@@ -390,7 +391,7 @@ class WrappedLayer(Layer):
     ) -> tuple[Tensor, None, Stream]:
         module = self.get_submodule(name)
         if kind == "ffn":
-            inner = {"inner": connection.inner} if isinstance(module, FeedForward) else {}
+            inner = {"inner": connection.inner} if self.edits_ffn else {}
             y = _output(module, h, {**arguments, **inner})
         else:
             edits, kept = {}, {}  # type: ignore[var-annotated]
@@ -415,7 +416,8 @@ def _run_whole(
     Raises:
         UserError: the wiring edits what is inside, and ``attn`` does not show it.
     """
-    ours, pytorchs = isinstance(attn, MultiheadAttention), isinstance(attn, nn.MultiheadAttention) and not edits
+    # by what they have, which an adapter or a tool around them has too
+    ours, pytorchs = hasattr(attn, "place_heads"), hasattr(attn, "add_zero_attn") and not edits
     if (ours or pytorchs) and kind == "cross" and "key" not in arguments:
         raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
     if ours:
@@ -435,11 +437,6 @@ class WrappedStack(Stack):
     """The stack that :func:`wrap` returns."""
 
     layer_class = WrappedLayer
-
-    def __getitem__(self, i: int) -> WrappedLayer:
-        layer = super().__getitem__(i)
-        assert isinstance(layer, WrappedLayer)
-        return layer
 
     def forward(  # type: ignore[override]
         self,

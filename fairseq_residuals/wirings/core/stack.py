@@ -51,9 +51,8 @@ class Stack(nn.Module):
         return self.shape.depth
 
     def __getitem__(self, i: int) -> Layer:
-        layer = self._modules[str(range(len(self))[index(i)])]
-        assert isinstance(layer, Layer)
-        return layer
+        # or what a tool has wrapped around it, with its attributes
+        return self._modules[str(range(len(self))[index(i)])]  # type: ignore[return-value]
 
     def run_layer(self, i: int, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
         """Run layer ``i`` within its wrappers: the stream after it, attention weights or None."""
