@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from perturbation import perturb
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fairseq_residuals import EncoderDecoder, LanguageModel, UserError, parameter_groups
@@ -284,3 +284,7 @@ def test_tied_matrices_stay_one_from_meta(kind: Any, assign: bool) -> None:
         optimizer.step()
     for name, value in trained.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value)
+    for each in (trained, model):
+        each.decoder.output_projection = nn.Linear(each.decoder.settings.dim, 3)
+    model.load_state_dict(trained.state_dict(), assign=assign)
+    torch.testing.assert_close(model(*inputs), trained(*inputs))

@@ -384,10 +384,13 @@ class DecoderSteps:
         self.cache.reorder(rows)
 
 
-def _tie(model: TransformerModel, _: Any = None) -> None:
-    """Have one parameter for those that are tied."""
+def _tie(model: TransformerModel, loaded: Any = None) -> None:
+    """Have one parameter for those that are tied, unless a state dict had other numbers for one of them."""
     for name, original in model.settings.tied.items():
-        model.get_submodule(name.removesuffix(".weight")).weight = model.get_parameter(original)
+        module: Any = model.get_submodule(name.removesuffix(".weight"))
+        own, weight = module.weight, model.get_parameter(original)
+        if own is not weight and (loaded is None or name in loaded.missing_keys or torch.equal(own, weight)):
+            module.weight = weight
 
 
 def _stack_settings(
