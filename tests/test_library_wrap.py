@@ -362,6 +362,8 @@ def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
     assert all(torch.equal(after[name], p) for name, p in before.items())
     with pytest.raises(UserError, match="option init_scale draws the weights of sub-layers"):
         wrap("b2t", layers, options={"init_scale": 0.5}, **SIZES)
+    with torch.device("meta"):
+        assert all(p.is_meta for p in wrap("b2t", of_ones_own(ours("encoder")), **SIZES).parameters())
 
 
 @pytest.mark.parametrize(("task", "variant"), cases("encoder", "decoder"))

@@ -263,12 +263,12 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
 
 @torch.no_grad()
 def _scales(variant: Variant, depth: int) -> bool:
-    """Return whether a wiring would scale, or draw, weights of sub-layers with the library's names."""
+    """Return whether a wiring would scale, or draw, weights of sub-layers with the library's names; on meta, False."""
     with torch.random.fork_rng():
         probe = nn.ModuleList(SubLayers(LayerSettings(dim=4, heads=1, ffn_dim=4), memory_dim=4) for _ in range(depth))
         before = [p.clone() for p in probe.parameters()]
         variant.init_weights(probe, None)
-    return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
+    return any(not p.is_meta and not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
 
 
 def tried(module: nn.Module, dim: int) -> tuple[float, str]:
@@ -352,7 +352,7 @@ class WrappedLayer(Layer):
             connection.attention = partial(_run_whole, variant.name, kind)
             if kind == "ffn":
                 # a wiring that does nothing there returns what it is given, and not a copy
-                inside = torch.zeros(1, 1, site.ffn_dim)
+                inside = next(connection.parameters(), torch.zeros(())).new_zeros(1, 1, site.ffn_dim)
                 self.edits_ffn = connection.inner(inside) is not inside
                 if self.edits_ffn and not isinstance(module, FeedForward):
                     raise _unseen(variant.name, "ffn", "the activations before the second matrix", FeedForward)
