@@ -392,6 +392,7 @@ def test_loading_restores_positions_that_were_built_without_memory() -> None:
 @pytest.mark.parametrize("variant", ["b2t", "dlcl_pre"])
 def test_fast_paths_serve_a_stack(variant: str, mixed: bool) -> None:
     """Those of attention, which need no GPU; and under autocast all, where masked scores are in single precision."""
+    torch.manual_seed(1)
     stack: Any = build_stack(variant, **SIZES, task="decoder").train()
     fast: Any = copy.deepcopy(stack)
     cpu.attach(fast, fast=mixed, keep_memory=False)
