@@ -88,7 +88,7 @@ def test_what_is_not_kept() -> None:
 
 def test_what_a_checkpoint_hands_on_keeps_nothing() -> None:
     """Such as the input of a norm, which the layer above would keep with its output."""
-    norm, x = RecomputedLayerNorm(nn.LayerNorm(4)), torch.randn(3, 4, requires_grad=True)
+    norm, x = RecomputedLayerNorm(4), torch.randn(3, 4, requires_grad=True)
     with recomputing():
         within, outside = checkpoint(norm, x, use_reentrant=False), norm(x)
     assert not hasattr(within, "recipe") and hasattr(outside, "recipe")
@@ -204,10 +204,11 @@ def test_nothing_keeps_itself() -> None:
 @pytest.mark.parametrize("bias", (True, False))
 @pytest.mark.parametrize("affine", (True, False))
 def test_norms_stay_what_they_are(bias: bool, affine: bool) -> None:
-    norm = nn.LayerNorm(8, eps=1e-3, elementwise_affine=affine, bias=bias)
-    recomputed, x = RecomputedLayerNorm(norm), torch.randn(2, 8)
-    assert torch.equal(recomputed(x), norm(x)) and str(recomputed).removeprefix("Recomputed") == str(norm)
-    assert [(n, id(p)) for n, p in recomputed.named_parameters()] == [(n, id(p)) for n, p in norm.named_parameters()]
+    norm, x = nn.LayerNorm(8, eps=1e-3, elementwise_affine=affine, bias=bias), torch.randn(2, 8)
+    norm.register_forward_hook(lambda _, inputs, out: 2 * out)
+    before = norm(x).tolist(), f"Recomputed{norm}", [(n, id(p)) for n, p in norm.named_parameters()]
+    cpu.make_fast(nn.ModuleList([norm]))
+    assert before == (norm(x).tolist(), str(norm), [(n, id(p)) for n, p in norm.named_parameters()])
 
 
 def test_norms_of_a_fast_model() -> None:

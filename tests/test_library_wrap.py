@@ -115,7 +115,6 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     like(stack, layers, wrapped)
     expected = stack(x, **beside)
     torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
-    # also within modules of a tool, which pass attributes on
     apply_activation_checkpointing(wrapped, check_fn=lambda m: isinstance(m, MultiheadAttention | FeedForward | Layer))
     torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
     own, reason = attempt(variant, of_ones_own(layers), x, for_own, task=task)

@@ -95,8 +95,7 @@ def exported(name: str) -> None:
 def checkpointed(name: str) -> None:
     stack = stack_of(name)
     same_step(lambda x: checkpoint(stack, x, use_reentrant=False), stack)
-    by_layer = stack_of(name)
-    apply_activation_checkpointing(by_layer, check_fn=lambda module: isinstance(module, Layer))
+    apply_activation_checkpointing(by_layer := stack_of(name), check_fn=lambda module: isinstance(module, Layer))
     same_step(by_layer, stack)
 
 

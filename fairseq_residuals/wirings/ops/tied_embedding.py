@@ -76,8 +76,7 @@ class TiedEmbedding(nn.Embedding):
     """
 
     def __init__(self, plain: nn.Embedding) -> None:
-        super().__init__(plain.num_embeddings, plain.embedding_dim, plain.padding_idx, _weight=plain.weight.data)
-        self.weight = plain.weight
+        vars(self).update(vars(plain))  # its hooks, too
         if self.weight.requires_grad and not hasattr(self.weight, "late_rows"):
             self.weight.late_rows = LateRows()  # type: ignore[attr-defined]
             self.weight.register_hook(self.weight.late_rows)  # type: ignore[attr-defined, no-untyped-call]

@@ -101,12 +101,7 @@ def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
 
 
 class RecomputedLayerNorm(nn.LayerNorm):
-    """LayerNorm by the parameters of another, whose outputs can be made again."""
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__(norm.normalized_shape, norm.eps, elementwise_affine=False)
-        self.elementwise_affine = norm.elementwise_affine
-        self.weight, self.bias = norm.weight, norm.bias
+    """LayerNorm whose outputs can be made again."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)"""

@@ -93,17 +93,17 @@ def attach(model: nn.Module, *, fast: bool, keep_memory: bool = False) -> None:
 
 
 def make_fast(model: nn.Module) -> None:
-    """Replace the modules of a model that have faster forms on a CPU."""
+    """Give the modules of a model that have faster forms on a CPU these."""
     attentions: list[Any] = [m for m in model.modules() if hasattr(m, "q_proj")]
     widths = [attention.embed_dim for attention in attentions]
     model.is_wide = max(widths, default=0) >= LEAST_WIDTH  # type: ignore[assignment]
     last = getattr(getattr(model, "decoder", None), "output_projection", None)
     tied = last.weight if isinstance(last, nn.Linear) else None
     for module in list(model.modules()):
+        if type(module) is nn.LayerNorm:
+            module.__class__ = RecomputedLayerNorm  # which leaves parameters and hooks as they are
         for name, child in module.named_children():
-            if type(child) is nn.LayerNorm:
-                setattr(module, name, RecomputedLayerNorm(child))
-            elif type(child) is nn.Embedding and child.weight is tied:
+            if type(child) is nn.Embedding and child.weight is tied:
                 setattr(module, name, TiedEmbedding(child))
 
 
