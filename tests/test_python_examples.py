@@ -1,7 +1,8 @@
-"""Examples of docs/PYTHON.md and PYTORCH_AND_HUGGING_FACE.md, run as they stand there, the first one smaller."""
+"""Examples of docs/PYTHON.md (the first one smaller) and PYTORCH_AND_HUGGING_FACE.md, and the notebook, as written."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -124,3 +125,24 @@ def test_the_list_of_wirings() -> None:
 
 def test_the_length_of_the_page() -> None:
     assert len(OF_MODELS.read_text().split()) <= 1100
+
+
+OF_THE_NOTEBOOK = """
+import sys
+assert "fairseq" not in sys.modules and "modern_fairseq.compat" not in sys.modules
+assert changes["pre_ln"][-1] < 0.5 * changes["pre_ln"][0] and changes["pre_ln"][-1] < changes["post_ln"][-1], changes
+last = {wiring: sum(values[-10:]) / 10 for wiring, values in losses.items()}
+assert last["post_ln"] > 1.5 and last["pre_ln"] < 0.5 and last["b2t"] < 0.5, last
+"""
+
+
+def test_the_notebook_shows_what_it_says() -> None:
+    """It runs as it stands, without fairseq."""
+    cells = json.loads(DOCUMENT.with_name("teach.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code")
+    start = "import matplotlib\nmatplotlib.use('Agg')\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", start + code + OF_THE_NOTEBOOK], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

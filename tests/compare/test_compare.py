@@ -6,6 +6,7 @@ import csv
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -303,3 +304,30 @@ def test_the_loss_has_no_smoothed_labels(tmp_path: Path) -> None:
     (result,) = (o for o in read_results(runs_csv(tmp_path)) if o.entry == "pre_ln")
     (log,) = tmp_path.glob("copy-*/runs/compare/copy/pre_ln-*/seed1/train.001.log")
     assert f'"valid_nll_loss": "{result.valid_loss:g}"' in log.read_text()
+
+
+AS_JOBS = ["compare", "b2t", *TINY, "--seeds", "1", "--baseline-seeds", "1", "--cluster", "local"]
+
+
+def test_each_run_is_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="the package submitit is missing")
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("a run was trained here and not as a job")
+
+    monkeypatch.setattr(command, "carry_out", refuse)
+    assert main([*AS_JOBS, "--out", str(tmp_path)]) == 0
+    (runs,) = tmp_path.glob("copy-*/runs.csv")
+    results = read_results(runs)
+    assert {result.entry for result in results} == {"pre_ln", "b2t"}
+    assert all(len(result.points) == 8 and result.ended != "failed" for result in results)
+    assert len(list(runs.parent.glob("jobs/*_result.pkl"))) == 2
+
+
+def test_without_submitit_the_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert main([*AS_JOBS, "--out", str(tmp_path / "out")]) == 1
+    assert "--cluster needs the package submitit: pip install submitit" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
