@@ -241,15 +241,15 @@ def test_layers_of_ones_own(parts: tuple[Any, ...], wiring: str) -> None:
         assert not torch.allclose(model(X), before, rtol=1e-2)
 
 
-@pytest.mark.parametrize("head", [lambda x: x.index_fill(-1, torch.tensor([0]), -torch.inf), lambda x: x[:1, 0, :1]])
-def test_outputs_of_infinities_and_of_one_number(head: Callable[[Tensor], Tensor]) -> None:
-    """Logits of words that are ruled out, and a number for a sentence."""
-    model = BlockModel(NanoBlock)
-    model.register_forward_hook(lambda module, args, output: head(output))
-    before = model(X)
+@pytest.mark.parametrize("less", [-torch.inf, torch.finfo(torch.float32).min, -1e4, 0.0])
+def test_outputs_of_infinities_and_of_one_number(less: float) -> None:
+    """Logits of words that are ruled out, also as Chameleon and TAPAS do it, and a number for a sentence."""
+    model, first, added = BlockModel(NanoBlock), torch.tensor([0]), torch.full((2, 5, 1), less)
+    model.register_forward_hook(lambda module, args, x: x.index_add(-1, first, added) if less else x[:1, 0, :1])
+    before, other = model(X), copy.deepcopy(model)
     torch.testing.assert_close(rewire(model, "attention_residuals", batch=X)(X), before, rtol=1e-4, atol=1e-4)
     with pytest.raises(UserError, match=r"outputs differ by [\d.e+-]+ of"):
-        rewire(BlockModel(NanoBlock), "b2t", batch=X)
+        rewire(other, "b2t", batch=X)
 
 
 def test_half_precision_hides_no_other_structure() -> None:

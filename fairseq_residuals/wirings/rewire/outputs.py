@@ -134,17 +134,17 @@ def _acts(module: nn.Module, x: Tensor) -> bool:
 def outputs_of(model: nn.Module, batch: Any) -> list[Tensor]:
     """Return what is compared of a model's output: its logits, or else all of its tensors of two dimensions or more.
 
-    Hidden states are the wiring's stream, and no output.
+    Hidden states are the wiring's stream, and no output. The least number there is rules words out, as -inf does.
 
     Raises:
         UserError: there is no such tensor.
     """
     args = batch if isinstance(batch, tuple) else () if isinstance(batch, Mapping) else (batch,)
     output = model(*args, **(batch if isinstance(batch, Mapping) else {}))
-    found = [x.float() for x in _tensors(getattr(output, "logits", output)) if x.is_floating_point() and x.dim() > 1]
+    found = [x for x in _tensors(getattr(output, "logits", output)) if x.is_floating_point() and x.dim() > 1]
     if not found:
         raise UserError(f"{type(model).__name__} returns no tensor of two dimensions or more to compare")
-    return found
+    return [x.masked_fill(x == torch.finfo(x.dtype).min, -torch.inf).float() for x in found]
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
@@ -158,15 +158,20 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 def difference_of(before: list[Tensor], after: list[Tensor]) -> float:
-    """Return the largest difference of two outputs, as a share of its tensor's standard deviation.
+    """Return the largest difference of two outputs, as a share of the standard deviation on its side of the mean.
 
-    What is infinite in both, such as logits of words that are ruled out, does not differ.
+    What is infinite in both, such as logits of words that are ruled out, does not differ. TAPAS takes 10,000 from such
+    logits instead, and what the others differ by is no share of that.
     """
     shares = []
     for x, y in ((x, y) for x, y in zip(before, after, strict=True) if not torch.equal(x, y)):
-        finite = x[x.isfinite()]
-        size = finite.std() if finite.numel() > 1 else finite.abs().max()
-        shares.append((y - x).masked_fill(x == y, 0.0).abs().max() / size)
+        finite, differences = x[x.isfinite()], (y - x).masked_fill(x == y, 0.0).abs()
+        whole, high = finite.std() if finite.numel() > 1 else finite.abs().max(), x > finite.mean()
+        for side in (high, ~high):
+            own = x[side & x.isfinite()]
+            deviation = own.std(correction=0) if own.numel() else 0.0
+            size = deviation + whole / 100 if deviation > 0 else whole
+            shares.append(differences.masked_fill(~side, 0.0).max() / size)
     return float(torch.stack(shares).max()) if shares else 0.0
 
 
