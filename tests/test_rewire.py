@@ -106,6 +106,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     # their last norms are beside what holds the layers
     "CLIP's text": (built("CLIPTextModel", "CLIPTextConfig", **DECODER), "attention_residuals"),
+    "BLIP's pictures": (built("BlipVisionModel", "BlipVisionConfig", **IMAGES), "mhc"),
     "DINOv2": (built("Dinov2Model", "Dinov2Config", **IMAGES, layerscale_value=0.3), "attention_residuals"),
     "wav2vec 2.0": (BUILDERS["wav2vec2"], "post_ln"),
     "wav2vec 2.0 with norms first": (

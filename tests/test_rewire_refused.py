@@ -100,8 +100,9 @@ HIERA = {"embed_dim": 16, "image_size": [32, 32], "depths": [2, 3], "num_heads":
         (lambda: tiny("llama").to("meta"), {}, "the model has no weights yet, or they are offloaded"),
         (llama, {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
         (framework, {"blocks": described()}, "give batch="),
-        # whose input is called words
+        # whose input is called words; and that wants pictures too
         (built("Idefics3VisionTransformer", "Idefics3VisionConfig", **BARE), {}, "give batch="),
+        (built("CLIPModel", "CLIPConfig", text_config=DECODER, vision_config=IMAGES), {}, "give batch="),
         (framework, own(norm="", function="norm"), "function='norm' is unknown; valid are rms_norm, layer_norm"),
         (lambda: own(kind="attn"), {}, "kind='attn' of a sub-layer is unknown; valid are self, cross, ffn"),
         (framework, own(enter="attention"), "a layer of blocks has no attention"),

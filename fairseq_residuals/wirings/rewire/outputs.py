@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.rewire.passes import fed, first
 from fairseq_residuals.wirings.utils.torch_private import times_written
@@ -202,25 +203,29 @@ def tolerance_of(model: nn.Module, ends: Iterable[nn.Module], batch: Any, before
     return max(TOLERANCE, 2 * max(differences))
 
 
-def example_for(model: nn.Module) -> dict[str, Tensor]:
-    """Return random words or pixels that a model of transformers can be called with.
+def example_for(model: Any) -> dict[str, Tensor]:
+    """Return random words or pixels that a model of transformers runs on.
 
     Raises:
-        UserError: it is another kind of model.
+        UserError: it is another kind of model, or needs more than these.
     """
-    config: Any = getattr(model, "config", None)
-    name = getattr(model, "main_input_name", "")
-    like = next(model.parameters())
-    seed = torch.Generator().manual_seed(1)
-    text = getattr(config, "get_text_config", lambda: None)()
-    if name == "input_ids" and (number := getattr(text, "vocab_size", None)):
-        words = torch.randint(number, (2, 12), generator=seed).to(like.device)
-        pad = getattr(text, "pad_token_id", None)
-        if pad is not None:  # whose embedding is 0, of which a norm shows its eps
-            words[words == pad] = number // 2
-        pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
-        return {"input_ids": words, **pair}
-    if name == "pixel_values" and (size := getattr(config, "image_size", None)):
-        size = (size, size) if isinstance(size, int) else size
-        return {name: torch.randn(2, config.num_channels, *size, generator=seed).to(like.device, like.dtype)}
-    raise UserError(f"give batch=, what {type(model).__name__} is to be called with to compare its outputs")
+    like, seed = next(model.parameters()), torch.Generator().manual_seed(1)
+    refusal = f"give batch=, what {type(model).__name__} is to be called with to compare its outputs"
+    try:
+        config, name = model.config, model.main_input_name
+        if name == "input_ids":
+            text = config.get_text_config()
+            words = torch.randint(text.vocab_size, (2, 12), generator=seed).to(like.device)
+            pad = getattr(text, "pad_token_id", None)
+            if pad is not None:  # whose embedding is 0, of which a norm shows its eps
+                words[words == pad] = text.vocab_size // 2
+            batch = {name: words} | ({"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {})
+        else:
+            size, channels = config.image_size, getattr(config, "num_channels", 3)
+            size = (size, size) if isinstance(size, int) else size
+            batch = {name: torch.randn(2, channels, *size, generator=seed).to(like.device, like.dtype)}
+        with evaluating(model):
+            model(**batch)
+    except Exception as error:  # what the config does not say, or the model misses
+        raise UserError(refusal) from error
+    return batch

@@ -87,8 +87,8 @@ def rewire(
     wiring = parse_wiring(variant, options)
     given = [blocks] if isinstance(blocks, Blocks) else list(blocks or ())
     _check_weights(model)
-    batch = example_for(model) if batch is None else batch
     with torch.compiler.set_stance("force_eager"):  # hooks come and go, and functions are watched
+        batch = example_for(model) if batch is None else batch
         known, wiring, stacks = _wire(model, given or trace_blocks(model, batch), wiring, start, batch)
     if hasattr(getattr(model, "config", None), "save_pretrained"):  # others than transformers' own write no config
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
