@@ -314,3 +314,7 @@ def test_an_encoder_and_a_decoder_in_one_module() -> None:
     again.load_state_dict(model.state_dict())
     for other in (again, copy.deepcopy(model)):
         assert torch.equal(other(*batch), model(*batch))
+    # norms of TrOCR's decoder follow the sums
+    pair = nn.Transformer(16, 2, 2, 2, 32, 0.0, norm_first=True)
+    pair.decoder = nn.Transformer(16, 2, 2, 2, 32, 0.0).decoder
+    rewire(pair, "b2t", start="paper", batch=(X, X))

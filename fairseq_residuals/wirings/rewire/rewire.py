@@ -408,9 +408,10 @@ def _confirm(model: nn.Module, known: Sequence[Blocks], batch: Any, before: list
     Raises:
         UserError: it computes something else.
     """
-    stacks = attach(model, known, parse_wiring("post_ln" if known[0].post_norm else "pre_ln", None), "keep")
-    for stack in stacks:
-        stack.turns = True
+    stacks: list[Rewiring] = []
+    for blocks in known:
+        stacks += attach(model, [blocks], parse_wiring("post_ln" if blocks.post_norm else "pre_ln", None), "keep")
+        stacks[-1].turns = True
     try:
         difference = difference_of(before, outputs_of(model, batch))
     finally:
