@@ -14,7 +14,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from fairseq_residuals import UserError, rewire
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
-from tests.models_of_transformers import perturb
+from tests.models_of_transformers import PAIR, built, perturb, transformers
 from tests.rotation import rotated
 from tests.test_rewire import NanoBlock
 
@@ -303,6 +303,15 @@ def test_what_did_not_run_is_refused() -> None:
     model: Any = rewire(BlockModel(partial(Own, one_dropout)), "mhc", batch=X)
     with pytest.raises(UserError, match="norm3 of Own did not run when the model was rewired"):
         model.h[0](X, X.flip(1))
+
+
+@pytest.mark.parametrize("family", ["Detr", "TableTransformer"])
+def test_a_decoder_may_be_fed_zeros(family: str) -> None:
+    """Its first layer, with norms after sums or before sub-layers, adds to nothing."""
+    backbone = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], out_features=["stage1"])
+    own = PAIR | {"backbone_config": backbone, "use_timm_backbone": False}
+    perturb(model := built(f"{family}Model", f"{family}Config", **own)())
+    assert [blocks.crosses for blocks in trace_blocks(model, torch.randn(1, 3, 32, 32))] == [False, True]
 
 
 def test_an_encoder_and_a_decoder_in_one_module() -> None:

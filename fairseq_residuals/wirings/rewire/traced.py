@@ -81,8 +81,9 @@ class Call:
         if not self.inside:
             return False
         *others, last = self.inside
-        sums = [(self.returned, last), *((last.given, other) for other in others[-1:] if last.is_norm)]
-        found = any(same(total, x, end.returned) for total, end in sums for x in self.args)
+        sums = [(self.returned, last.returned), *((last.given, end.returned) for end in others[-1:] if last.is_norm)]
+        # zeros add nothing
+        found = any(same(total, x, y) and not same(total, y) for total, y in sums for x in self.args)
         return found or (deep and last.adds(deep))
 
     @property
@@ -207,7 +208,7 @@ def _sublayers(layer: Call, post: bool, deep: bool) -> list[SubLayerNames]:
         Returns:
             The sum; None where there is none.
         """
-        if not begun:
+        if not begun or (begun[-1].is_norm and same(given, begun[-1].returned)):
             return None
         bare = not begun[-1].is_norm  # of x + norm(x), the norm is that of x
         for split in (0, *reversed(range(1, len(begun)))):
