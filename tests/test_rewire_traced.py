@@ -14,7 +14,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from fairseq_residuals import UserError, rewire
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
-from tests.models_of_transformers import PAIR, built, perturb, transformers
+from tests.models_of_transformers import PAIR, built, perturb, tiny, transformers
 from tests.rotation import rotated
 from tests.test_rewire import NanoBlock
 
@@ -303,6 +303,9 @@ def test_what_did_not_run_is_refused() -> None:
     model: Any = rewire(BlockModel(partial(Own, one_dropout)), "mhc", batch=X)
     with pytest.raises(UserError, match="norm3 of Own did not run when the model was rewired"):
         model.h[0](X, X.flip(1))
+    batch = {"input_ids": torch.ones(2, 5, dtype=torch.long), "encoder_hidden_states": torch.randn(2, 7, 32)}
+    with pytest.raises(UserError, match=r"layer\.1 of T5Block did not run when the model was rewired"):
+        rewire(tiny("t5").decoder, "mhc")(**batch)
 
 
 @pytest.mark.parametrize("family", ["Detr", "TableTransformer"])

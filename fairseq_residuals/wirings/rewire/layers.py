@@ -88,7 +88,7 @@ class LayerWiring(Layer):
         if len(self.described) < len(sublayers):
             raise UserError(f"{described.layers} have two sub-layers of one kind: wrap takes them, rewire does not")
         self.post_norm, self.wired_by = described.post_norm, variant.name
-        self.idle = [name for name, _ in layer.named_children() if name in described.idle]
+        self.idle = [name for name, _ in layer.named_modules() if name in described.idle]
         self.handles: list[Any] = []
         self.turn = 0
         """How often hooks were put on modules; those of another turn do nothing."""

@@ -22,7 +22,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+from fairseq_residuals.wirings.rewire.blocks import UNCALLED, Blocks, SubLayerNames
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, rescale, start_values
 from fairseq_residuals.wirings.rewire.outputs import (
     TOLERANCE,
@@ -180,9 +180,8 @@ def _wire(
     _check_layers(model, known)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     with evaluating(model), drawn(model, norms.values()), Dropouts(), acting(_layers(model, known).values()):
-        with recorded(
-            norms | _layers(model, known) | _ends(model, known, summed=False) | _beside(model, known)
-        ) as seen:
+        watched = norms | _layers(model, known) | _ends(model, known, summed=False) | _beside(model, known)
+        with recorded(watched) as seen:
             before = outputs_of(model, batch)
         known = [_measured(model, blocks, *seen) for blocks in known]
         wiring = fitted(wiring, model, known, start)
@@ -463,12 +462,15 @@ def _ends(model: nn.Module, known: Sequence[Blocks], *, summed: bool) -> dict[st
 
 
 def _beside(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
-    """Return the parts of layers that have parameters and are of no sub-layer."""
+    """Return the parts of layers, or of lists in them, that have parameters and are of no sub-layer."""
     parts = {}
     for name, layer, sublayers in _described(model, known):
-        used = {place.partition(".")[0] for sub in sublayers for place in (*sub.needs, sub.dropout)}
-        others = {f"{name}.{part}": module for part, module in layer.named_children() if part not in used}
-        parts.update({part: module for part, module in others.items() if [*module.parameters()]})
+        used = [f"{place}." for sub in sublayers for place in (*sub.needs, sub.dropout)]
+        holders = {"", *(part for part, child in layer.named_children() if isinstance(child, UNCALLED))}
+        for part, module in layer.named_modules():
+            is_part = part and part.rpartition(".")[0] in holders
+            if is_part and not any(place.startswith(f"{part}.") for place in used) and [*module.parameters()]:
+                parts[f"{name}.{part}"] = module
     return parts
 
 
@@ -501,7 +503,7 @@ def _measured(
             )
     numbers = {_heads(model, model.get_submodule(name)) for name in names}
     heads = blocks.heads or (numbers.pop() if len(numbers) == 1 else 0)
-    idle = {part.rpartition(".")[2] for part in _beside(model, [blocks]) if not given[part]}
+    idle = {part[len(blocks.layers) + 1 :].partition(".")[2] for part in _beside(model, [blocks]) if not given[part]}
     # one that the model calls below the layers too (nanochat's in transformers) stays with it
     on_top = len(given.get(blocks.norm, ())) == 1 and not isinstance(model.get_submodule(blocks.norm), nn.Identity)
     norm = blocks.norm if on_top else ""
