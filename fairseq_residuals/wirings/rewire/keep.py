@@ -169,8 +169,8 @@ def multiple(x: Tensor, y: Tensor) -> float | None:
     """Return the number r for which y is r x; None where there is none.
 
     Args:
-        x: (B, T, C), or (B * T, C).
-        y: (B, T, C), or several of them, (B, T, n, C).
+        x: (B, T, C), or (B * T, C); or (1, N).
+        y: (B, T, C), or several of them, (B, T, n, C); or (1, N).
     """
     largest = max(ALIKE, 4 * torch.finfo(y.dtype).eps)
     x, y = x.double(), y.double()

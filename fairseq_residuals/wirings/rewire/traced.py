@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.core.base import Kind
 from fairseq_residuals.wirings.core.norms import looks_like_norm
 from fairseq_residuals.wirings.rewire.blocks import LISTS, Blocks, SubLayerNames, one_stack_or_pair, unknown_layers
+from fairseq_residuals.wirings.rewire.keep import multiple
 from fairseq_residuals.wirings.rewire.norms import FUNCTIONS
 from fairseq_residuals.wirings.rewire.outputs import TOLERANCE, Dropouts, acting, drawn, outputs_of
 from fairseq_residuals.wirings.rewire.passes import fed, first
@@ -61,11 +61,6 @@ class Call:
         """Whether it is a norm by all that is known."""
         return looks_like_norm(self.module, self.name)
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether it is something like a dropout."""
-        return not self.inside and not [*self.module.parameters()]
-
     def parts(self, deep: bool) -> Iterator[Call]:
         """Yield the calls inside, and in their place what is inside of those with a norm or a sum of their own.
 
@@ -85,12 +80,6 @@ class Call:
         # zeros add nothing
         found = any(same(total, x, y) and not same(total, y) for total, y in sums for x in self.args)
         return found or (deep and last.adds(deep))
-
-    @property
-    def reads_memory(self) -> bool:
-        """Whether it is given another sequence too."""
-        x = self.given
-        return x is not None and any(y is not None and y.dim() == x.dim() and not same(y, x) for y in self.args)
 
 
 def trace_blocks(model: nn.Module, batch: Any) -> list[Blocks]:
@@ -304,7 +293,7 @@ def _branch(layer: Call, x: Tensor | None, norm: str, norms: list[Call], calls: 
     own = next((call for call in norms if rest and same(rest[0].given, call.returned)), None)
     if own is not None:
         norm, calls = own.name, rest
-    while len(calls) > 1 and calls[-1].is_bare and calls[-1].times > 1:
+    while len(calls) > 1 and calls[-1].times > 1 and not [*calls[-1].inside, *calls[-1].module.parameters()]:
         *calls, last = calls  # one dropout of several sub-layers
         dropout = dropout or last.name[within:]
         names = (name for _, name, (y,) in _multiples(layer, [calls[-1].returned]) if same(last.given, y))
@@ -317,7 +306,7 @@ def _branch(layer: Call, x: Tensor | None, norm: str, norms: list[Call], calls: 
     )
     left = "" if leave is enter else leave.name[within:]
     function: Any = "" if norm else _function(enter.given, x)
-    kind = _kind(f"{name} {left}".lower(), enter.reads_memory)
+    kind = _kind(f"{name} {left}".lower(), enter)
     return SubLayerNames(kind, name, left, norm[within:], dropout, query, key, value, inner[within:], function, scale)
 
 
@@ -328,19 +317,16 @@ def _last_linear(calls: list[Call], returned: Tensor | None) -> str:
             return name
         weight = getattr(call.module, "weight", None)
         is_linear = hasattr(call.module, "in_features") or (isinstance(weight, Tensor) and weight.dim() == 2)
-        if is_linear and _is_multiple(call.returned, returned):
+        pair = [y.reshape(1, -1) for y in (call.returned, returned) if y is not None]
+        if is_linear and len(pair) == 2 and multiple(*pair) is not None:
             return call.name
     return ""
 
 
-def _is_multiple(y: Tensor | None, x: Tensor | None) -> bool:
-    if y is None or x is None or y.numel() != x.numel():
-        return False
-    return float(cosine_similarity(y.flatten().double(), x.flatten().double(), dim=0)) > 1 - TOLERANCE / 10
-
-
-def _kind(name: str, reads_memory: bool) -> Kind:
-    """Return the kind of a sub-layer with modules that are called so."""
+def _kind(name: str, enter: Call) -> Kind:
+    """Return the kind of a sub-layer with modules that are called so; cross-attention is given another sequence too."""
+    x = enter.given
+    reads_memory = x is not None and any(y is not None and y.dim() == x.dim() and not same(y, x) for y in enter.args)
     if reads_memory and re.search("cross|encoder|enc_?dec|multihead_attn", name):
         return "cross"
     return "self" if re.search(r"att|mix|\bsa\b|\bmha\b", name) else "ffn"
