@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from fairseq_residuals import UserError, rewire
+from fairseq_residuals.wirings.rewire.outputs import difference_of
 from fairseq_residuals.wirings.rewire.traced import trace_blocks
 from tests.models_of_transformers import PAIR, built, perturb, tiny, transformers
 from tests.rotation import rotated
@@ -250,6 +251,7 @@ def test_outputs_of_infinities_and_of_one_number(less: float) -> None:
     torch.testing.assert_close(rewire(model, "attention_residuals", batch=X)(X), before, rtol=1e-4, atol=1e-4)
     with pytest.raises(UserError, match=r"outputs differ by [\d.e+-]+ of"):
         rewire(other, "b2t", batch=X)
+    assert difference_of([X], [X[:1]]) == torch.inf
 
 
 def test_half_precision_hides_no_other_structure() -> None:

@@ -114,13 +114,10 @@ def acting(layers: Iterable[nn.Module]) -> Iterator[None]:
         modules.update(layer.modules())
         # what acts may be a function that the layer's own code calls
         layer.training = not getattr(layer, "gradient_checkpointing", False)
-    bare = [module for module in modules if not [*module.children(), *module.parameters()]]
-    handles = [module.register_forward_hook(multiply) for module in bare]
-    try:
+    with ExitStack() as hooks:
+        for module in (module for module in modules if not [*module.children(), *module.parameters()]):
+            hooks.callback(module.register_forward_hook(multiply).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _acts(module: nn.Module, x: Tensor) -> bool:
@@ -162,10 +159,13 @@ def difference_of(before: list[Tensor], after: list[Tensor]) -> float:
     """Return the largest difference of two outputs, as a share of the standard deviation on its side of the mean.
 
     What is infinite in both, such as logits of words that are ruled out, does not differ. TAPAS takes 10,000 from such
-    logits instead, and what the others differ by is no share of that.
+    logits instead, and what the others differ by is no share of that. Other shapes, such as a longer speech, differ by
+    infinity.
     """
     shares = []
     for x, y in ((x, y) for x, y in zip(before, after, strict=True) if not torch.equal(x, y)):
+        if x.shape != y.shape:
+            return torch.inf
         finite, differences = x[x.isfinite()], (y - x).masked_fill(x == y, 0.0).abs()
         whole, high = finite.std() if finite.numel() > 1 else finite.abs().max(), x > finite.mean()
         for side in (high, ~high):
