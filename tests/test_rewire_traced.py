@@ -251,7 +251,7 @@ def test_outputs_of_infinities_and_of_one_number(less: float) -> None:
     torch.testing.assert_close(rewire(model, "attention_residuals", batch=X)(X), before, rtol=1e-4, atol=1e-4)
     with pytest.raises(UserError, match=r"outputs differ by [\d.e+-]+ of"):
         rewire(other, "b2t", batch=X)
-    assert difference_of([X], [X[:1]]) == torch.inf
+    assert difference_of([X], [X[:1]]) == difference_of([0 * X], [0 * X + 1]) == torch.inf
 
 
 def test_half_precision_hides_no_other_structure() -> None:

@@ -169,10 +169,10 @@ def difference_of(before: list[Tensor], after: list[Tensor]) -> float:
         finite, differences = x[x.isfinite()], (y - x).masked_fill(x == y, 0.0).abs()
         whole, high = finite.std() if finite.numel() > 1 else finite.abs().max(), x > finite.mean()
         for side in (high, ~high):
-            own = x[side & x.isfinite()]
-            deviation = own.std(correction=0) if own.numel() else 0.0
-            size = deviation + whole / 100 if deviation > 0 else whole
-            shares.append(differences.masked_fill(~side, 0.0).max() / size)
+            differing, own = differences[side], x[side & x.isfinite()]
+            if differing.any():
+                deviation = own.std(correction=0) if own.numel() else 0.0
+                shares.append(differing.max() / (deviation + whole / 100 if deviation > 0 else whole))
     return float(torch.stack(shares).max()) if shares else 0.0
 
 
