@@ -11,6 +11,8 @@ from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_
 from torch import Tensor, nn
 from wired_sublayers import assert_close, wired
 
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 UNITS = ("self_attn_connection", "encoder_attn_connection")
@@ -175,6 +177,43 @@ def test_norms_before_attention_are_hybrid_norm_stars() -> None:
         "decoder.layers.0.self_attn_layer_norm",
         "decoder.layers.0.encoder_attn_layer_norm",
     }
+
+
+@pytest.mark.parametrize(("name", "evaluations"), [("ode_rk2", 2), ("ode_rk4", 4)])
+def test_ode_evaluates_the_encoders_layers_several_times(name: str, evaluations: int) -> None:
+    model = build("translation", name, layers=3)
+    calls = {"encoder": 0, "decoder": 0}
+    for stack in stacks(model):
+        for i in range(3):
+
+            def count(module: nn.Module, inputs: Any, output: Any, side: str = stack.shape.stack) -> None:
+                calls[side] += 1
+
+            stack[i].ffn_connection.register_forward_hook(count)
+    logits(model, "translation", batch("translation"))
+    assert calls == {"encoder": evaluations * 3, "decoder": 3}
+
+
+def test_ode_draws_dropout_anew_in_each_evaluation() -> None:
+    encoder, _ = stacks(build("translation", "ode_rk2", "--dropout", "0.5", layers=1).train())
+    drawn: list[Tensor] = []
+    encoder[0].ffn_connection.register_forward_hook(lambda m, i, o: drawn.append(o[0]["x"] - i[0]["x"]))
+    encoder[0]({"x": torch.randn(9, 2, 16)}, Context())
+    first, second = (x.eq(0) for x in drawn)
+    assert 0.2 < first.float().mean() < 0.8 and not torch.equal(first, second)
+
+
+def test_ode_refuses_a_language_model() -> None:
+    with pytest.raises(UserError, match="a language model has none"):
+        build("language_modeling", "pre_ln", "--residual", "ode_rk2")
+
+
+def test_ode_s_gate_is_one_for_all_layers_and_of_the_encoder_alone() -> None:
+    for mode, names in (("standard", set()), ("gated", {"gate.weight", "gate.bias"}), ("alpha", {"alpha"})):
+        encoder, decoder = stacks(build("translation", "ode_rk2", "--residual-args", f"mode={mode}"))
+        own = {"norm.weight", "norm.bias"}
+        assert {name for name, _ in encoder.wiring.named_parameters()} == own | names
+        assert {name for name, _ in decoder.wiring.named_parameters()} == own
 
 
 # what keeps each in the range of half precision, where it needs something; b2t_no_ln has the beta of 512 channels,

@@ -9,14 +9,7 @@ from running import load, succeed
 from tiny import NO_DROPOUT
 from tiny_jobs import JOBS
 
-LENGTH = [
-    "--max-update",
-    "10",
-    "--save-interval-updates",
-    "1",
-    "--no-epoch-checkpoints",
-    "--disable-validation",
-]
+LENGTH = ["--max-update", "10", "--save-interval-updates", "1", "--no-epoch-checkpoints", "--disable-validation"]
 OPTIMIZER = ["--optimizer", "adam", "--lr", "0.005", "--lr-scheduler", "fixed"]
 
 
