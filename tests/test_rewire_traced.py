@@ -254,6 +254,14 @@ def test_outputs_of_infinities_and_of_one_number(less: float) -> None:
     assert difference_of([X], [X[:1]]) == difference_of([0 * X], [0 * X + 1]) == torch.inf
 
 
+@pytest.mark.parametrize("variant", ["hyper_connections", "identity_hc", "mhc", "mhc_lite", "frac_connections"])
+def test_positions_have_any_dimensions(variant: str) -> None:
+    """As pictures, (B, H, W, C), and all positions in one row, (N, C), as in Qwen's vision towers."""
+    perturb(model := rewire(BlockModel(lambda: Adding(nn.Linear(16, 16))), variant, batch=X[0], start="paper"))
+    for y in (model(X.flatten(0, 1)).view_as(X), model(X[:, None])[:, 0]):
+        torch.testing.assert_close(y, model(X), rtol=1e-4, atol=1e-5)
+
+
 def test_half_precision_hides_no_other_structure() -> None:
     """Cohere's, with branches side by side, is about as close as rounding is to what the outputs show."""
     torch.manual_seed(0)

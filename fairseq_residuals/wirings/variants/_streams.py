@@ -70,7 +70,7 @@ class StreamLogits(nn.Module):
         """Return logits in single precision at least, positions last: (T, B, n, C), (outputs) -> (outputs, T, B)."""
         matrix = self.weight if self.gamma is None else at_least_fp32(self.weight) * (1 + at_least_fp32(self.gamma))
         logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=self.eps)
-        bias, scale = (at_least_fp32(p)[:, None, None] for p in (self.bias, scale))
+        bias, scale = (at_least_fp32(p).view(-1, *[1] * (logits.dim() - 1)) for p in (self.bias, scale))
         return torch.addcmul(bias, logits, scale)
 
 
@@ -140,7 +140,7 @@ class LearnedSum(nn.Module):
         """(T, B, n, C) -> (T, B, C)"""
         with without_autocast(streams):
             weights = self.logits(streams, self.scale).sigmoid() + ROUTER_EPS
-            weights = weights.permute(1, 2, 0).unsqueeze(-2)
+            weights = weights.movedim(0, -1).unsqueeze(-2)
             return (weights @ streams.to(weights.dtype)).squeeze(-2).to(streams.dtype)
 
 

@@ -51,10 +51,10 @@ class TanhRouter(nn.Module):
             self.gain, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def product(self, streams: Tensor) -> Tensor:
-        """Return LN(H) W, (T, B, n, C) -> (M, T, B, n)."""
+        """Return LN(H) W, (T, B, n, C) -> (T, B, n, M)."""
         assert self.dynamic is not None
         gain, bias, matrix = (at_least_fp32(p) for p in (self.gain, self.bias, self.dynamic))
-        return rms_linear(streams, matrix * gain, centred=True, eps=self.eps) + (matrix @ bias)[:, None, None, None]
+        return rms_linear(streams, matrix * gain, centred=True, eps=self.eps).movedim(0, -1) + matrix @ bias
 
     def forward(self, streams: Tensor) -> Any:
         """Return weights in single precision at least, (T, B, n, C) -> (T, B, n, M), or (n, M) if they are static."""
@@ -63,7 +63,7 @@ class TanhRouter(nn.Module):
             return weights
         others, written = at_least_fp32(self.scale).unbind()
         scale = torch.cat([others.expand(weights.size(1) - 1), written.expand(1)])
-        return torch.addcmul(weights, self.product(streams).permute(1, 2, 3, 0).tanh(), scale)
+        return torch.addcmul(weights, self.product(streams).tanh(), scale)
 
 
 class HyperRouter(TanhRouter):

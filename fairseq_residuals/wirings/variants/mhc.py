@@ -54,14 +54,14 @@ class MHCRouter(nn.Module):
 
     def mix(self, logits: Tensor) -> Tensor:
         """Return the matrix of :class:`Weights`, (outputs, T, B) -> (T, B, n, n) or (n, n)."""
-        return sinkhorn(logits.unflatten(0, (self.n, self.n))).permute(2, 3, 0, 1)
+        return sinkhorn(logits.unflatten(0, (self.n, self.n))).movedim((0, 1), (-2, -1))
 
     def forward(self, streams: Tensor) -> Weights:
         """Return weights in single precision at least, of streams (T, B, n, C)."""
         sizes = [size for size in self.sizes if size]
         scale = torch.cat([s.expand(k) for s, k in zip(self.scale.unbind(), sizes, strict=True)])
         gates, mixing = self.logits(streams, scale).split([2 * self.n, self.sizes[2]])
-        pre, post = gates.sigmoid().unflatten(0, (2, self.n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
+        pre, post = gates.sigmoid().unflatten(0, (2, self.n)).movedim(1, -1).unsqueeze(-1).unbind()
         return Weights(read=pre.mT, write=2 * post, mix=self.mix(mixing))
 
 

@@ -53,7 +53,7 @@ class MHCLiteRouter(MHCRouter):
 
     def mix(self, logits: Tensor) -> Tensor:
         if self.matrices is None:
-            return sinkhorn(logits.unflatten(0, (self.n, self.n))).permute(2, 3, 1, 0)
+            return sinkhorn(logits.unflatten(0, (self.n, self.n))).movedim((0, 1), (-1, -2))
         return mean_of_permutations(logits, self.matrices).mT
 
 

@@ -38,9 +38,9 @@ class LucidrainsRouter(HyperRouter):
     """With a root-mean-square norm, whose gain is kept as its distance from 1."""
 
     def product(self, streams: Tensor) -> Tensor:
-        """(T, B, n, C) -> (n + 2, T, B, n)"""
+        """(T, B, n, C) -> (T, B, n, n + 2)"""
         assert self.dynamic is not None
-        return rms_linear(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0)
+        return rms_linear(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0).movedim(0, -1)
 
 
 def lucidrains_routers(host: Host, golden: Golden) -> None:
