@@ -103,6 +103,7 @@ HIERA = {"embed_dim": 16, "image_size": [32, 32], "depths": [2, 3], "num_heads":
         # whose input is called words; and that wants pictures too
         (built("Idefics3VisionTransformer", "Idefics3VisionConfig", **BARE), {}, "give batch="),
         (built("CLIPModel", "CLIPConfig", text_config=DECODER, vision_config=IMAGES), {}, "give batch="),
+        (built("SamVisionModel", "SamVisionConfig", **IMAGES, window_size=2), {}, r"Attention returned \(.* stream is"),
         (framework, own(norm="", function="norm"), "function='norm' is unknown; valid are rms_norm, layer_norm"),
         (lambda: own(kind="attn"), {}, "kind='attn' of a sub-layer is unknown; valid are self, cross, ffn"),
         (framework, own(enter="attention"), "a layer of blocks has no attention"),

@@ -16,8 +16,6 @@ from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 UNITS = ("self_attn_connection", "encoder_attn_connection")
-
-
 OPTIONS = [(name, choice) for name in sorted(VARIANTS) for choice in ("", *choices(name))]
 
 

@@ -258,8 +258,8 @@ def test_generation_computes_each_position_once(task: str, tmp_path: Path) -> No
 def test_generate_masks_the_source_s_padding_unasked(tmp_path: Path) -> None:
     model, words = perturb(exported(PAIR, tmp_path)), torch.tensor([[5, 6, 7, 8, EOS], [PAD, PAD, 5, 6, EOS]])
     asked = {"num_beams": 2, "max_new_tokens": 4, "return_dict_in_generate": True, "output_scores": True}
-    masks = (words.ne(PAD).long(), None)
-    torch.testing.assert_close(*(model.generate(words, attention_mask=m, **asked).sequences_scores for m in masks))
+    found, expected = (model.generate(words, attention_mask=m, **asked) for m in (None, words.ne(PAD).long()))
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
 # A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model,

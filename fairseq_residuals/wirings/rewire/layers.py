@@ -45,6 +45,13 @@ def width_of(linear: nn.Module) -> int:
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
 
 
+def _parted(what: str, found: Tensor, stream: Tensor) -> UserError:
+    return UserError(
+        f"{what} {tuple(found.shape)} where the stream is {tuple(stream.shape)}: a wiring needs all positions at once,"
+        " not chunks of them, and layers without streams of their own"
+    )
+
+
 class Hook:
     """A method of a layer's wiring at a module of that layer; it acts in one turn of putting hooks on modules.
 
@@ -305,10 +312,7 @@ class LayerWiring(Layer):
             raise UserError(f"a norm of {type(self.layer).__name__} returns more than a tensor")
         flattened = given.dim() < h.dim() and given.numel() == h.numel()  # OPT's FFN sees all positions in one row
         if given.shape != h.shape and not flattened:
-            raise UserError(
-                f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
-                " needs all positions at once, not chunks of them, and layers without streams of their own"
-            )
+            raise _parted(f"{NAMES[kind]} was called with", given, h)
         run.stream, run.unseen = s, set()
         h = (self.functions[kind](h) if kind in self.functions else h).reshape(given.shape)
         if self.edits_inside(kind):
@@ -428,7 +432,10 @@ class LayerWiring(Layer):
                 " returns before PyTorch does: use a forward hook that calls output.register_hook(...)"
             )
         y, x = first(output), self.stack.run.stream["x"]
-        return y.unflatten(0, x.shape[:2]) if y.dim() < x.dim() else y  # some experts see all positions in one row
+        y = y.unflatten(0, x.shape[:-1]) if y.dim() < x.dim() else y  # some experts see all positions in one row
+        if y.shape != x.shape:  # SAM's attention is given windows, and the norm before it is not
+            raise _parted(f"{type(module).__name__} returned", y, x)
+        return y
 
     def _outer(self, kind: Kind, y: Tensor) -> Tensor:
         scale = self.described[kind].scale
