@@ -100,6 +100,15 @@ def test_a_checkpointed_layer_keeps_no_keys_but_without_gradients() -> None:
         assert cache.get_seq_length() == (0 if records else batch["input_ids"].size(1))
 
 
+def test_the_checkpoint_of_an_older_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = rewired(*CASES[0]).train()
+    model.gradient_checkpointing_enable()
+    layer = type(model.model.layers[0])
+    monkeypatch.setattr(layer, "__call__", lambda *args, **kwargs: nn.Module.__call__(*args, **kwargs), raising=False)
+    with pytest.raises(UserError, match=r"needs transformers 5\.23 or newer"):
+        model(**example("llama"))
+
+
 def test_what_an_error_in_a_pass_left_is_not_copied() -> None:
     """As where memory does not suffice, and a smaller batch follows."""
     model = rewired("llama", "mudd", {}).train()

@@ -220,13 +220,19 @@ class LayerWiring(Layer):
         return connection.attend is not Connection.attend or (kind == "self" and self.value_residual is not None)
 
     def run_layer(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the framework's layer in place of its own forward, with its arguments and results."""
+        """Run the framework's layer in place of its own forward, with its arguments and results.
+
+        Raises:
+            UserError: an older transformers checkpoints it.
+        """
         self._check()
         moved = any(self.layer.get_submodule(name) is not module for name, module in self.hooked.items())
         if moved or any(last_forward_hook(module) != own for module, own in self.leaving):
             self.hook()  # adapters have been put around linear maps, or taken away; or others have hooks too
         self.stack.start(self.index, fed(args, kwargs))
         is_checkpointed = hasattr(self.layer, "_gradient_checkpointing_func") and self.layer.gradient_checkpointing
+        if is_checkpointed and type(self.layer).__call__ is not nn.Module.__call__:  # the checkpoint is outside
+            raise UserError("gradient checkpointing of a rewired model needs transformers 5.23 or newer")
         if is_checkpointed and self.layer.training and torch.is_grad_enabled():
             out = self._run_checkpointed(args, kwargs)
         else:
