@@ -29,7 +29,7 @@ def stand_in(corpus: str, out: Path) -> None:
 
 
 def reproduced(table: str, row: str, out: Path, *overrides: str) -> None:
-    """Run the command, whose own commands are forks: each import takes seconds."""
+    """Run the command, in few updates and where files are temporary."""
     files = [f"--{flag}={out / flag}" for flag in ("data", "out")]
     call = ["reproduce", table, "--rows", row, "--gpus", "0", "--max-update", "6", *files]
     call += ["--results", str(out / "results.csv"), "--override", *overrides]
