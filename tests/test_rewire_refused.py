@@ -52,12 +52,19 @@ llama, X = partial(tiny, "llama"), torch.randn(2, 5, 16)
 REVERSED = replace(described(), sublayers=described().sublayers[::-1])
 IBERT = Blocks("encoder.layer", (SubLayerNames("self", "attention.self", norm="attention.output.LayerNorm"),))
 MAMBA, _ = OTHERS["one sub-layer in a layer"]
+SERIES = {"batch": {"past_values": X}}
 SCALED = {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}}
 
 
 def framework_that_pools() -> Any:
     (model := framework()).blocks[0].register_forward_hook(lambda module, args, x: x[:, ::2])
     return model
+
+
+def time_series(norm: str) -> Any:
+    """PatchTST, whose layers see each of the channels of X as a sentence of its own."""
+    sizes = {"context_length": 5, "patch_length": 4, "num_input_channels": 16, "d_model": 16, "ffn_dim": 32}
+    return built("PatchTSTModel", "PatchTSTConfig", **sizes, num_attention_heads=2, norm_type=norm)()
 
 
 HIERA = {"embed_dim": 16, "image_size": [32, 32], "depths": [2, 3], "num_heads": [1, 2], "num_query_pool": 1}
@@ -104,6 +111,8 @@ HIERA = {"embed_dim": 16, "image_size": [32, 32], "depths": [2, 3], "num_heads":
         (built("Idefics3VisionTransformer", "Idefics3VisionConfig", **BARE), {}, "give batch="),
         (built("CLIPModel", "CLIPConfig", text_config=DECODER, vision_config=IMAGES), {}, "give batch="),
         (built("SamVisionModel", "SamVisionConfig", **IMAGES, window_size=2), {}, r"Attention returned \(.* stream is"),
+        (partial(time_series, "layernorm"), SERIES, r"returned \(32, 2, 16\) where the stream is"),
+        (partial(time_series, "batchnorm"), SERIES, "BatchNorm normalizes over sentences"),
         (framework, own(norm="", function="norm"), "function='norm' is unknown; valid are rms_norm, layer_norm"),
         (lambda: own(kind="attn"), {}, "kind='attn' of a sub-layer is unknown; valid are self, cross, ffn"),
         (framework, own(enter="attention"), "a layer of blocks has no attention"),

@@ -438,7 +438,8 @@ class LayerWiring(Layer):
                 " returns before PyTorch does: use a forward hook that calls output.register_hook(...)"
             )
         y, x = first(output), self.stack.run.stream["x"]
-        y = y.unflatten(0, x.shape[:-1]) if y.dim() < x.dim() else y  # some experts see all positions in one row
+        if y.dim() == 2 < x.dim() and len(y) == x.shape[:-1].numel():  # some experts see all positions in one row
+            y = y.unflatten(0, x.shape[:-1])
         if y.shape != x.shape:  # SAM's attention is given windows, and the norm before it is not
             raise _parted(f"{type(module).__name__} returned", y, x)
         return y

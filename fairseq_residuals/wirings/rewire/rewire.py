@@ -224,6 +224,8 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
                 ' start="keep" leaves them where they are'
             )
     norms = [norm for name in _norms(model, known) if not isinstance(norm := model.get_submodule(name), nn.Identity)]
+    if batches := [norm for norm in norms if any(isinstance(part, nn.BatchNorm1d) for part in norm.modules())]:
+        raise UserError(f"{type(batches[0]).__name__} normalizes over sentences, and norms of a wiring over channels")
     functions = [sub.function for sub in known[0].sublayers if sub.function]
     if "rms_norm" in functions or (norms and is_rms(norms[0], next(model.parameters()).new_ones(known[0].dim))):
         wiring = wiring.with_default("norm_type", "rms")
