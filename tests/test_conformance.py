@@ -35,19 +35,21 @@ def test_a_port_in_numpy_computes_what_the_file_says(tmp_path: Path) -> None:
     # of the last bias: the weights of the sum
     port["gradient.wiring.norm.bias"] = kit["output_weights"].sum((0, 1))
 
-    def check() -> tuple[int, str]:
+    def check(*files: str) -> tuple[int, str]:
         numpy_files.save_file(port, tmp_path / "port.safetensors")
-        command = [sys.executable, "check.py", "pre_ln.safetensors", "port.safetensors"]
+        command = [sys.executable, "check.py", "pre_ln.safetensors", *files]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
-    assert check()[0] == 0
-    port["0.ffn.fed"] = port["0.ffn.fed"] + 1e-3
+    assert check("port.safetensors")[0] == 0
     status, text = check()
+    assert status == 1 and text.startswith("Compare a port with a file of the kit: python check.py KIT")
+    port["0.ffn.fed"] = port["0.ffn.fed"] + 1e-3
+    status, text = check("port.safetensors")
     assert status == 1 and "0.ffn.fed differs by" in text and "output differs" not in text
     del port["output"]
     port["colour"] = x
-    status, text = check()
+    status, text = check("port.safetensors")
     assert status == 1 and "the port has no output" in text and "colour is not in the kit" in text
 
 

@@ -34,6 +34,8 @@ import sys
 import numpy as np
 from safetensors.numpy import load_file
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 kit, port = load_file(sys.argv[1]), load_file(sys.argv[2])
 tolerance = float(sys.argv[3]) if len(sys.argv) > 3 else 1e-5
 failures = [f"{name} is not in the kit" for name in port.keys() - kit.keys()]
