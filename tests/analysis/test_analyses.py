@@ -15,7 +15,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from matplotlib.figure import Figure
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look import models, plots
+from fairseq_residuals.lab.look import models, output, plots
+from fairseq_residuals.lab.look.subjects import named_wirings
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 ANALYSES = {
@@ -202,3 +203,36 @@ def test_nothing_is_left_of_a_picture_that_failed(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="no space left"):
         main(["condition", "--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
+
+
+NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln", "sub_ln", "b2t_no_ln"]
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_a_panel_for_each_stack(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, write = [], output.write
+    monkeypatch.setattr(
+        output, "write", lambda args, figure, *rest: figures.append(figure) or write(args, figure, *rest)
+    )
+    assert main(["gradients", "--variants", *NINE[:number], *TINY, "--out", str(tmp_path)]) == 0
+    numbers: dict[str, dict[str, list[float]]] = {}
+    for row in csv.DictReader((tmp_path / "gradients.csv").read_text().splitlines()):
+        numbers.setdefault(row["model"], {}).setdefault(row["stack"], []).append(float(row["gradient_norm"]))
+    (figure,) = figures
+    titles = [VARIANTS[name].title for name in NINE[:number]]
+    assert list(numbers) == titles and len(figure.legends) == (number <= output.MOST_NAMED)
+    for panel, stack in zip(figure.axes, ("encoder", "decoder"), strict=True):
+        assert [list(line.get_ydata()) for line in panel.get_lines()] == [found[stack] for found in numbers.values()]
+    head, _, *table = capsys.readouterr().out.splitlines()[:-1]
+    assert re.split(r" *\| *", head)[1:-1] == ["model", *(f"{stack} {n}" for stack in ("enc", "dec") for n in "123")]
+    assert [re.split(r" *\| *", line)[1] for line in table] == titles
+
+
+def test_all_variants_are_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As results/gradients-18l-512.csv was made."""
+    assert sorted(named_wirings(arguments("--variants", "all", "pre_ln", *TINY))) == sorted(VARIANTS)
+    spoken = named_wirings(arguments("--variants", "all", "--task", "language_modeling", *TINY))
+    refused = {name for name, v in VARIANTS.items() if v.refusal(alone=True, topmost=True)}
+    assert refused and set(spoken) == set(VARIANTS) - refused
