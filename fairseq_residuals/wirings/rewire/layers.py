@@ -48,7 +48,7 @@ def width_of(linear: nn.Module) -> int:
 def _parted(what: str, found: Tensor, stream: Tensor) -> UserError:
     return UserError(
         f"{what} {tuple(found.shape)} where the stream is {tuple(stream.shape)}: a wiring needs all positions at once,"
-        " not chunks of them, and layers without streams of their own"
+        " not chunks or other views of them, and layers without streams of their own"
     )
 
 
