@@ -107,6 +107,7 @@ def test_the_checkpoint_of_an_older_transformers_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(layer, "__call__", lambda *args, **kwargs: nn.Module.__call__(*args, **kwargs), raising=False)
     with pytest.raises(UserError, match=r"needs transformers 5\.23 or newer"):
         model(**example("llama"))
+    model.eval()(**example("llama"))  # which checkpoints nothing
 
 
 def test_what_an_error_in_a_pass_left_is_not_copied() -> None:

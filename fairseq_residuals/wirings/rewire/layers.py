@@ -230,10 +230,11 @@ class LayerWiring(Layer):
         if moved or any(last_forward_hook(module) != own for module, own in self.leaving):
             self.hook()  # adapters have been put around linear maps, or taken away; or others have hooks too
         self.stack.start(self.index, fed(args, kwargs))
-        is_checkpointed = hasattr(self.layer, "_gradient_checkpointing_func") and self.layer.gradient_checkpointing
+        can_checkpoint = hasattr(self.layer, "_gradient_checkpointing_func") and self.layer.gradient_checkpointing
+        is_checkpointed = can_checkpoint and self.layer.training
         if is_checkpointed and type(self.layer).__call__ is not nn.Module.__call__:  # the checkpoint is outside
             raise UserError("gradient checkpointing of a rewired model needs transformers 5.23 or newer")
-        if is_checkpointed and self.layer.training and torch.is_grad_enabled():
+        if is_checkpointed and torch.is_grad_enabled():
             out = self._run_checkpointed(args, kwargs)
         else:
             out = self._run(type(self.layer).forward, args, kwargs)
