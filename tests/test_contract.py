@@ -242,6 +242,18 @@ def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Te
     return torch.randn(length - 1, sentences, 16, requires_grad=True), (*memory, None, causal)
 
 
+@every_variant_once
+def test_positions_of_zeros_have_gradients(task: str, variant: str) -> None:
+    """Padding is zero below the first layer."""
+    for stack in stacks(perturb(build(task, variant)).train()):
+        x, args = inputs_of(stack, 6, 2)
+        x.data[4:] = 0
+        out = stack(x, *args)
+        out = out[0] if isinstance(out, tuple) else out
+        found = torch.autograd.grad(out.square().mean(), [x, *stack.parameters()], materialize_grads=True)
+        assert all(gradient.isfinite().all() for gradient in found)
+
+
 def tensors_on_modules(model: nn.Module) -> dict[tuple[str, str], int]:
     """Which tensors lie in attributes of modules, beside parameters and buffers, also within containers."""
 

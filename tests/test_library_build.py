@@ -322,6 +322,7 @@ def test_layerdrop_skips_layers_in_training() -> None:
         ),
         ({"variant": "deepnet", "options": {"init": "xavier"}}, "it draws its weights by its own rule; leave it out"),
         ({"variant": "complete_p", "options": {"mup": True}, "qk_norm": True}, "mup has no effect where qk_norm"),
+        ({"variant": "altup", "options": {"active": 4}}, "option active=4, for the streams are 0 to 3"),
         ({"variant": "transparent_attention"}, "wiring 'transparent_attention' cannot be used there"),
         ({"variant": "transparent_attention", "task": "encoder"}, "cannot be used there"),
         ({"variant": "post_ln:0-0"}, "ends at layer 0"),

@@ -21,7 +21,7 @@ from tests.models_of_transformers import BUILDERS, DECODER, IMAGES, POST_NORM, b
 from tests.rotation import rotated
 
 KEPT = [
-    *("attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_pre", "frac_connections"),
+    *("altup", "attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_pre", "frac_connections"),
     *("gated_residual", "hyper_connections", "identity_hc", "laurel_lr", "laurel_pa", "laurel_rw", "layer_scale"),
     *("mhc", "mudd", "pre_ln", "re_zero", "t_fixup", "unet_skip", "x0_lambdas", "zaya_residual"),
 ]

@@ -24,8 +24,8 @@ from tests.rotation import SHAPES_OF_CODE
 TASKS = {v: [t for t, prefix in PREFIXES.items() if f"{prefix}_{v}" in ARCHITECTURES] for v in sorted(VARIANTS)}
 PLACES = [(v, tasks[i % len(tasks)]) for i, (v, tasks) in enumerate(TASKS.items())]
 """Each wiring in one of its tasks, in turn: hooks on a stack do not know the task."""
-COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "mudd", "transparent_attention"}
-"""What these combine with other layers' outputs is what a layer itself gave."""
+COMBINED_LATER = {"altup", "dlcl_pre", "dlcl_post", "dense_former", "mudd", "transparent_attention"}
+"""What these combine with other layers' outputs or streams is what a layer itself gave."""
 LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "language_modeling")]
 
 

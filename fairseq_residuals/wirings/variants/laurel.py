@@ -10,7 +10,7 @@ No code was published, nor how these start. Ours: a = b = 1; A Xavier and B = 0;
 ``rw=true`` adds a and b to the other two (RW+LR, RW+LR+PA). The option depth_mup divides B A x as it does y.
 
 ``laurel_gemma`` is that of Gemma 3n (huggingface/transformers 5.23.0, ``gemma3n``) around self-attention, in layers of
-Sandwich-LN: x' = (x + LN(SA(u)) + u + LN(B A u)) / sqrt(2), u = LN(x); never Pre-LN. Gemma 3n's AltUp is not here.
+Sandwich-LN: x' = (x + LN(SA(u)) + u + LN(B A u)) / sqrt(2), u = LN(x); never Pre-LN. ``n=4`` is its AltUp around them.
 """
 
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summat
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
+from fairseq_residuals.wirings.variants.altup import ACTIVE_HELP, MOST_STREAMS, AltUpVariant
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 from fairseq_residuals.wirings.variants.sandwich_ln import SandwichConnection, SandwichLN
 
@@ -177,13 +178,13 @@ class LaurelPA(Laurel):
 
 
 @register_variant("laurel_gemma")
-class LaurelGemma(Laurel):
+class LaurelGemma(Laurel, AltUpVariant):
     title = "LAuReL in Gemma 3n"
     year = 2025
     paper = "Google 2025, Gemma 3n (released weights), after LAuReL"
     code = "huggingface/transformers@v5.23.0"
-    verified = "Gemma 3n in huggingface/transformers, within its AltUp: activations, gradients; cross-attention: none"
-    ships_in = "Gemma 3n (norm_type=rms)"
+    verified = "Gemma 3n in huggingface/transformers, with its AltUp (n): activations, gradients; cross-attention: none"
+    ships_in = "Gemma 3n (n=4,norm_type=rms)"
     summation = "none"
     extension = "Cross-attention is as in Sandwich-LN. A and B start by Xavier's rule."
     connection = GemmaConnection
@@ -191,11 +192,13 @@ class LaurelGemma(Laurel):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(64, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
+        n: int = option(1, "streams of AltUp around the layers; 1: none", minimum=1, maximum=MOST_STREAMS)
+        active: int = option(0, ACTIVE_HELP, minimum=0, maximum=MOST_STREAMS - 1)
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
-        return (
+        return cls.around(
+            o,
             "SA: u = LN(x); x = (x + drop(LN_out(F'(u))) + u + LN_low_rank(up(down(u)))) / sqrt(2)",
             "else: x = x + drop(LN_out(F'(LN(x))))",
-            "output LN(x)",
         )

@@ -1,8 +1,6 @@
 """Gemma 3n in Hugging Face's transformers: LAuReL within AltUp, inputs for each layer, bounded logits.
 
-AltUp (Baykal et al. 2023, "Alternating Updates for Efficient Transformers") keeps A streams, of which a layer runs on
-one. From what a router makes of that one, all are predicted below the layer, and corrected above it. Then what a layer
-is given of each word is added to all streams but the first.
+What a layer is given of each word is added, above it, to all streams of AltUp but the first.
 """
 
 from __future__ import annotations
@@ -16,49 +14,34 @@ from torch.nn.functional import gelu
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.wirings.core.base import RunLayer, Stream
-from fairseq_residuals.wirings.variants._streams import stack_streams, stream_keys
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, add_norm
 from tests.golden_check.hosts.host_recipe import HostRecipe
-from tests.golden_check.hosts.hyper_connections_host import streams_side_by_side
 from tests.golden_check.hosts.llama_host import LLAMA
 from tests.golden_check.hosts.scaled_residual_host import geglu
 from tests.golden_check.tolerances import SHIPPED
 
-LEAST_MEAN_SQUARE = 1e-5
 gelu_tanh = partial(gelu, approximate="tanh")
 
 
-class AltUp(nn.Module):
-    """What one layer has of it, and of the inputs for each layer."""
+class InputOfLayer(nn.Module):
+    """Runs one layer, corrects the streams, and adds to them what the layer is given."""
 
     def __init__(self, host: Gemma3n, number: int) -> None:
         super().__init__()
-        dim, n, new_norm = host.dim, host.n, host.layers.wiring.shape.new_norm
-        self.n, self.active = n, host.active
-        self.router_norm, self.modality_router = new_norm(), nn.Linear(dim, n, bias=False)
-        self.prediction_coefs, self.correction_coefs = (nn.Linear(n, m, bias=False) for m in (n * n, n))
-        self.correct_output_scale = nn.Parameter(torch.zeros(dim))
-        self.gate = nn.Linear(dim, host.input_width, bias=False)
-        self.projection, self.norm = nn.Linear(host.input_width, dim, bias=False), new_norm()
-        self.given = partial(host.given, number)
-
-    def route(self, x: Tensor) -> Tensor:
-        """(T, B, C) -> (T, B, A)"""
-        return self.modality_router(self.router_norm(x) / x.size(-1)).tanh()  # type: ignore[no-any-return]
+        self.active = host.layers.wiring.config.active
+        self.correct_output_scale = nn.Parameter(torch.zeros(host.dim))
+        self.gate = nn.Linear(host.dim, host.input_width, bias=False)
+        self.projection = nn.Linear(host.input_width, host.dim, bias=False)
+        self.norm = host.layers.wiring.shape.new_norm()
+        self.given, self.corrected = partial(host.given, number), partial(host.layers.wiring.corrected, number)
 
     def forward(self, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
-        """As :meth:`Variant.evaluate`, of streams "x", "x1", ... (T, B, C)."""
-        streams = stack_streams(s, self.n)
-        weights = self.prediction_coefs(self.route(streams[..., self.active, :])).unflatten(-1, (self.n, self.n))
-        predicted = streams + weights @ streams
-        own = predicted[..., self.active, :]
-        z = layer({"x": own})[0]["x"]
-        corrected = predicted + (1 + self.correction_coefs(self.route(z))).unsqueeze(-1) * (z - own).unsqueeze(-2)
+        """As :meth:`Variant.evaluate`, of "streams" (T, B, A, C)."""
+        corrected = self.corrected(layer(s)[0])
         gate = gelu_tanh(self.gate(self.correct_output_scale * corrected[..., self.active, :]))
-        first, *others = corrected.unbind(-2)
-        added = self.norm(self.projection(gate * self.given()))
-        return dict(zip(stream_keys(self.n), [first, *(x + added for x in others)], strict=True)), None
+        added = self.norm(self.projection(gate * self.given())).unsqueeze(-2)
+        return s | {"streams": torch.cat([corrected[..., :1, :], corrected[..., 1:, :] + added], -2)}, None
 
 
 class Gemma3n(Host):
@@ -66,25 +49,21 @@ class Gemma3n(Host):
 
     def __init__(self, golden: Golden) -> None:
         super().__init__(golden)
-        provenance = golden.description["provenance"]
-        self.n, self.input_width = golden.setting("altup_num_inputs"), golden.setting("hidden_size_per_layer_input")
-        self.active, self.bound = provenance["altup_active_idx"], provenance["final_logit_softcapping"]
+        self.input_width = golden.setting("hidden_size_per_layer_input")
+        self.bound = golden.description["provenance"]["final_logit_softcapping"]
         self.dim, self.depth = self.layers.shape.dim, len(self.layers)
         new_norm, width = self.layers.wiring.shape.new_norm, self.depth * self.input_width
         self.inputs = torch.zeros(0)
         self.embed_per_layer = nn.Embedding(len(self.embed_tokens.weight), width)
         self.input_projection, self.input_norm = nn.Linear(self.dim, width, bias=False), new_norm(self.input_width)
-        self.projections, self.unprojections = (
-            nn.ModuleList(nn.Linear(self.dim, self.dim, bias=False) for _ in range(self.n - 1)) for _ in range(2)
-        )
         for i in range(self.depth):
             layer: Any = self.layers[i]
-            layer.evaluate = AltUp(self, i)
+            layer.evaluate = InputOfLayer(self, i)
             layer.self_attn.scaling = 1.0
             head = layer.self_attn.head_dim
             add_norm(layer.self_attn.v_proj, nn.RMSNorm(head, 1e-6, elementwise_affine=False), head)
         wiring: Any = self.layers.wiring
-        wiring.open, wiring.close = self.opened, self.closed
+        wiring.after_layer = self.below_next
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """As :meth:`Host.forward`."""
@@ -105,23 +84,9 @@ class Gemma3n(Host):
         """Return what layer ``i`` is given, (T, B, channels)."""
         return self.inputs[:, :, i]
 
-    def opened(self, x: Tensor) -> Stream:
-        """As :meth:`Variant.open`."""
-        others = [_as_large_as(x, projection(x)) for projection in self.projections]
-        return dict(zip(stream_keys(self.n), [x, *others], strict=True))
-
-    def closed(self, s: Stream) -> Tensor:
-        """As :meth:`Variant.close`."""
-        x, *others = stack_streams(s, self.n).unbind(-2)
-        back = [_as_large_as(x, u(other)) for u, other in zip(self.unprojections, others, strict=True)]
-        return self.layers.wiring.norm(torch.stack([x, *back]).mean(0))  # type: ignore[no-any-return,operator]
-
-
-def _as_large_as(x: Tensor, y: Tensor) -> Tensor:
-    """Rescale y to the root mean square of x, (..., C) each."""
-    squares = (z.square().mean(-1, keepdim=True) for z in (x, y))
-    target, own = squares
-    return y * (target / own.clamp_min(LEAST_MEAN_SQUARE)).sqrt()
+    def below_next(self, i: int, s: Stream) -> Stream:
+        """As :meth:`Variant.after_layer`, of streams that are corrected."""
+        return self.layers.wiring.predicted(i + 1, s["streams"]) if i + 1 < self.depth else s  # type: ignore[operator]
 
 
 GEMMA = Authors(
@@ -131,9 +96,13 @@ GEMMA = Authors(
         (r"^embed_tokens_per_layer\.", "embed_per_layer."),
         (r"^per_layer_model_projection\.", "input_projection."),
         (r"^per_layer_projection_norm\.", "input_norm."),
-        (r"^altup_projections\.", "projections."),
-        (r"^altup_unembed_projections\.", "unprojections."),
-        (r"\.altup\.", ".evaluate."),
+        (r"^altup_projections\.(\d+)\.weight", r"layers.wiring.opening.\1"),
+        (r"^altup_unembed_projections\.(\d+)\.weight", r"layers.wiring.closing.\1"),
+        (r"^layers\.(\d+)\.altup\.router_norm\.", r"layers.wiring.router_norms.\1."),
+        (r"^layers\.(\d+)\.altup\.modality_router\.weight", r"layers.wiring.router.\1"),
+        (r"^layers\.(\d+)\.altup\.prediction_coefs\.weight", r"layers.wiring.predict.\1"),
+        (r"^layers\.(\d+)\.altup\.correction_coefs\.weight", r"layers.wiring.correct.\1"),
+        (r"\.altup\.correct_output_scale", ".evaluate.correct_output_scale"),
         (r"\.per_layer_input_gate\.", ".evaluate.gate."),
         (r"\.per_layer_projection\.", ".evaluate.projection."),
         (r"\.post_per_layer_input_norm\.", ".evaluate.norm."),
@@ -146,12 +115,12 @@ GEMMA = Authors(
 
 RECIPES = {
     "laurel_altup_gemma3n": HostRecipe(
-        "laurel_gemma(norm=rms,rank={laurel_rank})",
+        "laurel_gemma(norm=rms,rank={laurel_rank},n={altup_num_inputs},active={altup_active_idx})",
         GEMMA,
         activation=geglu,
         rotary="half",
         query_key_norm="per_head",
-        layer_outputs=streams_side_by_side,
+        layer_outputs=lambda s: {"": s["streams"].transpose(0, 1)},
         tolerances=SHIPPED,
         model=Gemma3n,
     )
