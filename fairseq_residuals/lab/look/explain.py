@@ -86,10 +86,15 @@ def _picture(panels: list[Panel]) -> Any:
     width = max(len(panels) * (across / INCH + 0.1), plots.COLUMN if len(panels) <= 2 else plots.PAGE)
     characters = int(16 * width / len(panels))
     texts = ["\n".join(textwrap.fill(line, characters) for line in one.equations) for one in panels]
-    below = max(text.count("\n") for text in texts) + 1
-    figure, axes = plots.new_figure(1, len(panels), width=width, height=0.5 + 0.12 * below + up / INCH)
-    for one, text, axis in zip(panels, texts, axes[0], strict=True):
-        draw_scheme(axis, one.scheme, one.title, text, (across, up))
+    titles = ["\n".join(textwrap.fill(line, characters * 3 // 4) for line in one.title.split("\n")) for one in panels]
+    above, below = (max(text.count("\n") + 1 for text in of) for of in (titles, texts))
+    bottom, middle, top = 0.1 + 0.12 * below, up / INCH, 0.2 + 0.15 * above
+    height = bottom + middle + top
+    figure, axes = plots.new_figure(1, len(panels), width=width, height=height)
+    figure.set_layout_engine("none")  # it misjudges how far what is written reaches from panels of equal aspect
+    for i, (one, title, text, axis) in enumerate(zip(panels, titles, texts, axes[0], strict=True)):
+        axis.set_position((i / len(panels), bottom / height, 1 / len(panels), middle / height))
+        draw_scheme(axis, one.scheme, title, text, (across, up))
     return figure
 
 
