@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 import xml.etree.ElementTree
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import pytest
@@ -82,6 +84,40 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Post-LN, decoder, layers 1 to 1" in out and "B2T connection, encoder, layers 2 to 3" in out
     assert "The gradient's easiest way through a layer passes 0 norms and 0 sub-layers." in out
     assert matplotlib.image.imread(tmp_path / "explain.png").shape[0] > 500
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", "altup", "b2t_no_ln"],
+        ["explain", "dlcl_pre", "--task", "language_modeling"],
+        ["gradients", "--parts", "--wirings", "post_ln", "b2t_no_ln", "transparent_attention", "laurel_gemma", *TINY],
+        ["similarity", "--wirings", "b2t_no_ln", "transparent_attention", "pre_ln", "post_ln", "admin", *TINY],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_what_is_written_lies_within_the_picture(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Titles, which are long, do not meet."""
+    figures: list[Figure] = []
+    new_figure = plots.new_figure
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        figure, axes = new_figure(*args, **kwargs)
+        figures.append(figure)
+        return figure, axes
+
+    monkeypatch.setattr(plots, "new_figure", watched)
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    (figure,) = figures
+    figure.canvas.draw()
+    titles = [axes.title for axes in figure.axes if axes.title.get_text()]
+    labels = [text for axes in figure.axes for text in (axes.xaxis.label, *axes.texts) if text.get_text()]
+    for written in titles + labels:
+        assert all(figure.bbox.contains(*corner) for corner in written.get_window_extent().corners()), written
+    boxes = [title.get_window_extent() for title in titles]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_checkpoints_and_fresh_models_in_one_plot(tmp_path: Path) -> None:

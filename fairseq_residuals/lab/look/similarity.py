@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
                 panel.set_axis_off()
                 continue
             image = plots.heat_map(panel, found[stack], min(lowest, 0.0), 1.0)
-            panel.set_title(label if row == 0 else "", fontsize=7)
+            panel.set_title(textwrap.fill(label, int(13 * width / len(measured))) if row == 0 else "", fontsize=7)
             panel.set_xlabel("layer" if row == len(stacks) - 1 else "", fontsize=7)
             panel.set_ylabel(f"{stack} layer" if column == 0 else "", fontsize=7)
     plots.colour_bar(figure, image, axes, "cosine similarity")
