@@ -100,23 +100,16 @@ def test_what_is_written_lies_within_the_picture(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Titles, which are long, do not meet."""
-    figures: list[Figure] = []
-    new_figure = plots.new_figure
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        figure, axes = new_figure(*args, **kwargs)
-        figures.append(figure)
-        return figure, axes
-
-    monkeypatch.setattr(plots, "new_figure", watched)
+    made: list[Any] = []
+    new = plots.new_figure
+    monkeypatch.setattr(plots, "new_figure", lambda *args, **kwargs: made.append(new(*args, **kwargs)) or made[-1])
     assert main([*command, "--out", str(tmp_path)]) == 0
-    (figure,) = figures
+    figure = made[0][0]
     figure.canvas.draw()
-    titles = [axes.title for axes in figure.axes if axes.title.get_text()]
-    labels = [text for axes in figure.axes for text in (axes.xaxis.label, *axes.texts) if text.get_text()]
-    for written in titles + labels:
-        assert all(figure.bbox.contains(*corner) for corner in written.get_window_extent().corners()), written
-    boxes = [title.get_window_extent() for title in titles]
+    texts = [text for axes in figure.axes for text in (axes.title, axes.xaxis.label, *axes.texts) if text.get_text()]
+    for text in texts:
+        assert all(figure.bbox.contains(*corner) for corner in text.get_window_extent().corners()), text
+    boxes = [axes.title.get_window_extent() for axes in figure.axes if axes.title.get_text()]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 

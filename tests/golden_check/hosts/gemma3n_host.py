@@ -34,7 +34,7 @@ class InputOfLayer(nn.Module):
         self.gate = nn.Linear(host.dim, host.input_width, bias=False)
         self.projection = nn.Linear(host.input_width, host.dim, bias=False)
         self.norm = host.layers.wiring.shape.new_norm()
-        self.given, self.corrected = partial(host.given, number), partial(host.layers.wiring.corrected, number)
+        self.corrected, self.given = partial(host.layers.wiring.corrected, number), lambda: host.inputs[:, :, number]
 
     def forward(self, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
         """As :meth:`Variant.evaluate`, of "streams" (T, B, A, C)."""
@@ -63,7 +63,7 @@ class Gemma3n(Host):
             head = layer.self_attn.head_dim
             add_norm(layer.self_attn.v_proj, nn.RMSNorm(head, 1e-6, elementwise_affine=False), head)
         wiring: Any = self.layers.wiring
-        wiring.after_layer = self.below_next
+        wiring.after_layer = lambda i, s: wiring.predicted(i + 1, s["streams"]) if i + 1 < self.depth else s
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """As :meth:`Host.forward`."""
@@ -79,14 +79,6 @@ class Gemma3n(Host):
         projected = self.input_norm((self.input_projection(words) * self.dim**-0.5).unflatten(-1, shape))
         self.inputs = ((projected + own.unflatten(-1, shape)) * 2**-0.5).transpose(0, 1)
         return words
-
-    def given(self, i: int) -> Tensor:
-        """Return what layer ``i`` is given, (T, B, channels)."""
-        return self.inputs[:, :, i]
-
-    def below_next(self, i: int, s: Stream) -> Stream:
-        """As :meth:`Variant.after_layer`, of streams that are corrected."""
-        return self.layers.wiring.predicted(i + 1, s["streams"]) if i + 1 < self.depth else s  # type: ignore[operator]
 
 
 GEMMA = Authors(
