@@ -100,8 +100,7 @@ def test_what_is_written_lies_within_the_picture(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Titles, which are long, do not meet."""
-    made: list[Any] = []
-    new = plots.new_figure
+    made, new = list[Any](), plots.new_figure
     monkeypatch.setattr(plots, "new_figure", lambda *args, **kwargs: made.append(new(*args, **kwargs)) or made[-1])
     assert main([*command, "--out", str(tmp_path)]) == 0
     figure = made[0][0]

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.wirings.core.base import RunLayer, Stream
@@ -21,8 +20,6 @@ from tests.golden_check.hosts.llama_host import LLAMA
 from tests.golden_check.hosts.scaled_residual_host import geglu
 from tests.golden_check.tolerances import SHIPPED
 
-gelu_tanh = partial(gelu, approximate="tanh")
-
 
 class InputOfLayer(nn.Module):
     """Runs one layer, corrects the streams, and adds to them what the layer is given."""
@@ -31,7 +28,7 @@ class InputOfLayer(nn.Module):
         super().__init__()
         self.active = host.layers.wiring.config.active
         self.correct_output_scale = nn.Parameter(torch.zeros(host.dim))
-        self.gate = nn.Linear(host.dim, host.input_width, bias=False)
+        self.gate, self.gelu = nn.Linear(host.dim, host.input_width, bias=False), nn.GELU("tanh")
         self.projection = nn.Linear(host.input_width, host.dim, bias=False)
         self.norm = host.layers.wiring.shape.new_norm()
         self.corrected, self.given = partial(host.layers.wiring.corrected, number), lambda: host.inputs[:, :, number]
@@ -39,7 +36,7 @@ class InputOfLayer(nn.Module):
     def forward(self, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
         """As :meth:`Variant.evaluate`, of "streams" (T, B, A, C)."""
         corrected = self.corrected(layer(s)[0])
-        gate = gelu_tanh(self.gate(self.correct_output_scale * corrected[..., self.active, :]))
+        gate = self.gelu(self.gate(self.correct_output_scale * corrected[..., self.active, :]))
         added = self.norm(self.projection(gate * self.given())).unsqueeze(-2)
         return s | {"streams": torch.cat([corrected[..., :1, :], corrected[..., 1:, :] + added], -2)}, None
 
