@@ -61,7 +61,7 @@ def rates(findings: Findings, unigram: float) -> Any:
         panel.set_xscale("log", base=2)
         if unigram > FAR * least:
             panel.set_yscale("log", base=2)
-            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_major_formatter("{x:.3g}")
         panel.set_xticks(tried, [f"{lr:g}" for lr in tried], rotation=60)
         last_row, first_column = number + columns >= len(entries), number % columns == 0
         panel.tick_params(labelbottom=last_row)
