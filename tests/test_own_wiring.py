@@ -92,7 +92,7 @@ def test_whole_models_take_classes(tmp_path: Path) -> None:
     language_model = LanguageModel(Halved, vocab=20, **SIZES)
     pair = EncoderDecoder(Halved, vocab=20, **SIZES)
     words = torch.randint(4, 20, (2, 5))
-    assert len(language_model.generate(words, longest=3)) == len(pair.generate(words, longest=3)) == 2
+    assert len(language_model.generate(words, max_new_tokens=3)) == len(pair.generate(words, max_new_tokens=3)) == 2
     for model, loss in ((language_model, language_model.loss(words)), (pair, pair.loss(words, words))):
         loss.backward()
         gains = [p for name, p in model.named_parameters() if name.endswith("gain")]

@@ -44,7 +44,7 @@ def test_language_model() -> None:
     assert losses[0] > 5 and losses[-10:].mean() < unigram
     # what is written step by step, from a cache, is what the model says of the whole
     model, prompt = small["model"], small["prompt"]
-    (written,) = model.generate(prompt, longest=5)
+    (written,) = model.generate(prompt, max_new_tokens=5)
     text = torch.cat([prompt, torch.tensor([written])], 1)
     assert model(text)[0, prompt.size(1) - 1 : -1].argmax(-1).tolist() == written
 

@@ -55,9 +55,9 @@ def continued(logits_of: Any, start: list[int], length: int, padding: int, end: 
 def test_a_language_model_continues_prompts(variant: str, settings: dict[str, Any]) -> None:
     model = language_model(variant, **settings)
     expected = [continued(model, row[row.ne(0)].tolist(), 6, 0, 3) for row in PROMPTS]
-    assert model.generate(PROMPTS, longest=6) == expected
-    beams = model.generate(PROMPTS, longest=6, beam=4)
-    assert beams == [model.generate(row[row.ne(0)][None], longest=6, beam=4)[0] for row in PROMPTS]
+    assert model.generate(PROMPTS, max_new_tokens=6) == expected
+    beams = model.generate(PROMPTS, max_new_tokens=6, num_beams=4)
+    assert beams == [model.generate(row[row.ne(0)][None], max_new_tokens=6, num_beams=4)[0] for row in PROMPTS]
     assert all(tokens[-1] == 3 for tokens in beams)
 
 
@@ -69,8 +69,8 @@ def test_sentences_end_where_learned_positions_do(longest: int) -> None:
     for length in (3, 4, 5):
         prompt = PROMPTS[:1, -1:].expand(1, length)
         room = min(longest, 6 - length)
-        (beam,) = model.generate(prompt, longest=longest, beam=2)
-        assert model.generate(prompt, longest=longest) == [continued(model, prompt[0].tolist(), room, 0, 3)]
+        (beam,) = model.generate(prompt, max_new_tokens=longest, num_beams=2)
+        assert model.generate(prompt, max_new_tokens=longest) == [continued(model, prompt[0].tolist(), room, 0, 3)]
         assert beam[-1] == 3 and len(beam) <= room
 
 
@@ -86,7 +86,7 @@ def test_a_beam_that_holds_everything_finds_the_best() -> None:
 
     words = [1, 2, 4, 5]
     every = [[a, 3] for a in words] + [[a, b, 3] for a in words for b in words]
-    assert model.generate(torch.tensor([prompt]), longest=3, beam=30) == [max(every, key=score)]
+    assert model.generate(torch.tensor([prompt]), max_new_tokens=3, num_beams=30) == [max(every, key=score)]
 
 
 @torch.no_grad()
@@ -97,9 +97,9 @@ def test_an_encoder_decoder_translates() -> None:
         for row in SOURCE:
             source = row[row.ne(1)][None]
             expected.append(continued(lambda tokens, s=source, m=model: m(s, tokens), [2], 5, 1, 2))
-        assert model.generate(SOURCE, longest=5) == expected
-        beams = model.generate(SOURCE, longest=5, beam=3)
-        assert beams == [model.generate(row[row.ne(1)][None], longest=5, beam=3)[0] for row in SOURCE]
+        assert model.generate(SOURCE, max_new_tokens=5) == expected
+        beams = model.generate(SOURCE, max_new_tokens=5, num_beams=3)
+        assert beams == [model.generate(row[row.ne(1)][None], max_new_tokens=5, num_beams=3)[0] for row in SOURCE]
 
 
 def test_losses() -> None:
@@ -144,16 +144,16 @@ def test_training_lowers_the_loss(variant: str) -> None:
 def test_drawing() -> None:
     model = language_model()
     torch.manual_seed(5)
-    first = model.train().generate(PROMPTS, longest=8, temperature=1.0)
+    first = model.train().generate(PROMPTS, max_new_tokens=8, temperature=1.0)
     assert model.training and all(module.training for module in model.modules())
     torch.manual_seed(5)
-    assert model.generate(PROMPTS, longest=8, temperature=1.0) == first
-    greedy = model.generate(PROMPTS, longest=8)
-    assert model.generate(PROMPTS, longest=8, temperature=2.0, top_k=1) == greedy
-    assert model.generate(PROMPTS, longest=8, temperature=2.0, top_p=1e-6) == greedy
-    drawn = {tuple(model.generate(PROMPTS[1:], longest=1, temperature=50.0)[0]) for _ in range(60)}
+    assert model.generate(PROMPTS, max_new_tokens=8, temperature=1.0) == first
+    greedy = model.generate(PROMPTS, max_new_tokens=8)
+    assert model.generate(PROMPTS, max_new_tokens=8, temperature=2.0, top_k=1) == greedy
+    assert model.generate(PROMPTS, max_new_tokens=8, temperature=2.0, top_p=1e-6) == greedy
+    drawn = {tuple(model.generate(PROMPTS[1:], max_new_tokens=1, temperature=50.0)[0]) for _ in range(60)}
     assert len(drawn) > 8 and (0,) not in drawn
-    two = {tuple(model.generate(PROMPTS[1:], longest=1, temperature=50.0, top_k=2)[0]) for _ in range(40)}
+    two = {tuple(model.generate(PROMPTS[1:], max_new_tokens=1, temperature=50.0, top_k=2)[0]) for _ in range(40)}
     assert len(two) == 2
 
 
@@ -218,10 +218,10 @@ def test_what_is_not_loaded(tmp_path: Path) -> None:
         ({"prompts": PROMPTS.flip(1)}, "prompts must be padded on the left"),
         ({"prompts": PROMPTS[0]}, r"prompts must be \(sentences, tokens\), whole numbers, not \(4,\)"),
         ({"prompts": PROMPTS + 15}, "prompts has tokens 15 to 25, and the model 20 words"),
-        ({"beam": 0}, "beam must be a whole number of at least 1, not 0"),
-        ({"beam": 2, "temperature": 1.0}, "a beam is searched and not drawn"),
+        ({"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
+        ({"num_beams": 2, "temperature": 1.0}, "a beam is searched and not drawn"),
         ({"top_k": 2}, "give a temperature"),
-        ({"length_penalty": 2.0}, "give beam, such as 4, too"),
+        ({"length_penalty": 2.0}, "give num_beams, such as 4, too"),
         ({"temperature": 1.0, "top_p": 0}, "top_p above 0"),
     ],
 )
@@ -262,9 +262,9 @@ def test_a_loss_needs_a_token_after_the_first(tokens: Tensor) -> None:
 
 def test_a_beam_needs_an_end_and_a_keyword_its_name() -> None:
     with pytest.raises(UserError, match="beam search needs a token that ends sentences"):
-        language_model(end=None).generate(PROMPTS, beam=2)
-    with pytest.raises(TypeError, match=r"\.generate\(\) got an unexpected keyword argument 'max_new_tokens'"):
-        language_model().generate(PROMPTS, max_new_tokens=5)
+        language_model(end=None).generate(PROMPTS, num_beams=2)
+    with pytest.raises(TypeError, match=r"\.generate\(\) got an unexpected keyword argument 'do_sample'"):
+        language_model().generate(PROMPTS, do_sample=True)
 
 
 @pytest.mark.parametrize("assign", [False, True])

@@ -55,9 +55,9 @@ class EmbeddingOptions(LayerOptions, total=False):
 class SearchOptions(TypedDict, total=False):
     """Options of how sentences are continued."""
 
-    longest: int
+    max_new_tokens: int
     """Tokens at most, by default 100; fewer where no more positions were learned."""
-    beam: int
+    num_beams: int
     """Hypotheses at a time, by default 1: the most probable token is taken each time."""
     length_penalty: float
     """Power of the length by which a beam search divides scores, by default 1."""
@@ -142,8 +142,8 @@ class TransformerModel(nn.Module):
         prompts: Tensor,
         source: Tensor | None = None,
         *,
-        longest: int = 100,
-        beam: int = 1,
+        max_new_tokens: int = 100,
+        num_beams: int = 1,
         length_penalty: float = 1.0,
         temperature: float = 0.0,
         top_k: int = 0,
@@ -151,27 +151,27 @@ class TransformerModel(nn.Module):
     ) -> list[list[int]]:
         """Continue prompts, (B, T), given what an encoder reads, (B, S)."""
         decoder, end = self.decoder.settings, self.settings.end
-        check_sizes(longest=longest, beam=beam)
+        check_sizes(max_new_tokens=max_new_tokens, num_beams=num_beams)
         if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
             raise UserError("temperature and top_k must be at least 0, and top_p above 0 and at most 1")
         if not temperature and (top_k or top_p < 1):
             raise UserError("top_k and top_p say what is drawn from: give a temperature, such as 1.0, too")
-        if beam > 1 and temperature:
-            raise UserError("a beam is searched and not drawn: leave out beam, or temperature")
-        if beam == 1 and length_penalty != 1:
-            raise UserError("length_penalty compares hypotheses of a beam: give beam, such as 4, too")
-        if beam > 1 and end < 0:
+        if num_beams > 1 and temperature:
+            raise UserError("a beam is searched and not drawn: leave out num_beams, or temperature")
+        if num_beams == 1 and length_penalty != 1:
+            raise UserError("length_penalty compares hypotheses of a beam: give num_beams, such as 4, too")
+        if num_beams > 1 and end < 0:
             raise UserError("beam search needs a token that ends sentences: build the model with end=")
         if decoder.positions == "learned":  # the last token is not read
-            longest = min(longest, decoder.max_positions - prompts.size(1) + 1)
+            max_new_tokens = min(max_new_tokens, decoder.max_positions - prompts.size(1) + 1)
         tokens = {"padding": decoder.padding, "end": end}
         with evaluating(self):
-            steps = DecoderSteps(self.decoder, self.encoder, source, beam)
-            if beam == 1:
+            steps = DecoderSteps(self.decoder, self.encoder, source, num_beams)
+            if num_beams == 1:
                 draw = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-                return sample(steps, prompts, longest=longest, **draw, **tokens)  # type: ignore[arg-type]
+                return sample(steps, prompts, longest=max_new_tokens, **draw, **tokens)  # type: ignore[arg-type]
             # the end is the last of the tokens
-            sizes = {"beam": beam, "longest": longest - 1}
+            sizes = {"beam": num_beams, "longest": max_new_tokens - 1}
             found = beam_search(steps, prompts, **sizes, length_penalty=length_penalty, **tokens)
         return [hypotheses[0].tokens for hypotheses in found]
 
