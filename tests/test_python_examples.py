@@ -123,10 +123,6 @@ def test_the_list_of_wirings() -> None:
     assert re.findall(r"`(\w+)`", listed) == sorted(KEPT)
 
 
-def test_the_length_of_the_page() -> None:
-    assert len(OF_MODELS.read_text().split()) <= 1100
-
-
 OF_THE_NOTEBOOK = """
 import sys
 assert "fairseq" not in sys.modules and "modern_fairseq.compat" not in sys.modules
