@@ -11,6 +11,7 @@ import numpy as np
 import soundfile
 from published_layouts import Files, StandIn, plain, random_lines, sgm, text
 
+DE, FR, CS = ("en", "de"), ("en", "fr"), ("cs", "en")
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}
 NEWS |= {"newstest2015": 9, "newstest2016": 10}
 
@@ -20,24 +21,22 @@ def wmt14_en_de() -> StandIn:
 
     An empty side, a side of 81 words, one of ten times as many words.
     """
-    europarl = random_lines("europarl", 60, "en", "de")
+    europarl = random_lines("europarl", 60, *DE)
     for number, (english, german) in enumerate([("", "Leer."), ("so " * 81, "so " * 70), ("one", "so " * 10)]):
         europarl["en"][number], europarl["de"][number] = english, german
-    crawl = {
-        language: [f"{lines[0]} Xq", *lines[1:]] for language, lines in random_lines("crawl", 40, "en", "de").items()
-    }
+    crawl = {language: [f"{lines[0]} Xq", *lines[1:]] for language, lines in random_lines("crawl", 40, *DE).items()}
     dev: Files = {}
     for name, count in list(NEWS.items())[:4]:
-        dev |= plain(f"dev/{name}.{{lang}}", random_lines(name, count, "en", "de"))
+        dev |= plain(f"dev/{name}.{{lang}}", random_lines(name, count, *DE))
 
     def tested(name: str, folder: str, pair: str) -> Files:
-        return sgm(f"{folder}/{name}-{pair}-{{side}}.{{lang}}.sgm", random_lines(name, NEWS[name], "en", "de"))
+        return sgm(f"{folder}/{name}-{pair}-{{side}}.{{lang}}.sgm", random_lines(name, NEWS[name], *DE))
 
     archives = {
         "europarl-v7-de-en.tgz": plain("europarl-v7.de-en.{lang}", europarl),
         "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", crawl),
         "training-parallel-nc-v11.tgz": plain(
-            "training-parallel-nc-v11/news-commentary-v11.de-en.{lang}", random_lines("nc", 30, "en", "de")
+            "training-parallel-nc-v11/news-commentary-v11.de-en.{lang}", random_lines("nc", 30, *DE)
         ),
         "wmt16-dev.tgz": dev,
         "wmt14-test-full.tgz": tested("newstest2014", "test-full", "deen"),
@@ -49,16 +48,16 @@ def wmt14_en_de() -> StandIn:
 
 def wmt17_en_de() -> StandIn:
     """Return 210 pairs: two go to validation, the last too unequal for the ratio of 1.5 but for no other."""
-    europarl = random_lines("europarl", 100, "en", "de")
-    commentary = random_lines("nc", 60, "en", "de")
+    europarl = random_lines("europarl", 100, *DE)
+    commentary = random_lines("nc", 60, *DE)
     commentary["de"][-11] = "Kan " * 40  # pair 200
     archives = {
         "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.de-en.{lang}", europarl)
         | plain("training/europarl-v7.fr-en.{lang}", random_lines("fr", 3, "fr", "en")),
-        "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", random_lines("crawl", 50, "en", "de")),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", random_lines("crawl", 50, *DE)),
         "training-parallel-nc-v12.tgz": plain("training/news-commentary-v12.de-en.{lang}", commentary),
         "wmt14-test-full.tgz": sgm(
-            "test-full/newstest2014-deen-{side}.{lang}.sgm", random_lines("newstest2014", 8, "en", "de")
+            "test-full/newstest2014-deen-{side}.{lang}.sgm", random_lines("newstest2014", 8, *DE)
         ),
     }
     return StandIn(archives, {"merges": 60, "lines": {"newstest2014": 8}})
@@ -66,19 +65,15 @@ def wmt17_en_de() -> StandIn:
 
 def wmt14_en_fr() -> StandIn:
     """Return 1,400 pairs."""
-    giga = plain("giga-fren.release2.fixed.{lang}", random_lines("giga", 1000, "en", "fr"))
-    dev = plain("dev/newstest2012.{lang}", random_lines("newstest2012", 6, "en", "fr"))
-    dev |= plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, "en", "fr"))
-    test = sgm("test-full/newstest2014-fren-{side}.{lang}.sgm", random_lines("newstest2014", 8, "en", "fr"))
+    giga = plain("giga-fren.release2.fixed.{lang}", random_lines("giga", 1000, *FR))
+    dev = plain("dev/newstest2012.{lang}", random_lines("newstest2012", 6, *FR))
+    dev |= plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, *FR))
+    test = sgm("test-full/newstest2014-fren-{side}.{lang}.sgm", random_lines("newstest2014", 8, *FR))
     archives = {
-        "training-parallel-europarl-v7.tgz": plain(
-            "training/europarl-v7.fr-en.{lang}", random_lines("ep", 100, "en", "fr")
-        ),
-        "training-parallel-commoncrawl.tgz": plain("commoncrawl.fr-en.{lang}", random_lines("crawl", 100, "en", "fr")),
-        "training-parallel-un.tgz": plain("un/undoc.2000.fr-en.{lang}", random_lines("un", 100, "en", "fr")),
-        "training-parallel-nc-v9.tgz": plain(
-            "training/news-commentary-v9.fr-en.{lang}", random_lines("nc", 100, "en", "fr")
-        ),
+        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.fr-en.{lang}", random_lines("ep", 100, *FR)),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.fr-en.{lang}", random_lines("crawl", 100, *FR)),
+        "training-parallel-un.tgz": plain("un/undoc.2000.fr-en.{lang}", random_lines("un", 100, *FR)),
+        "training-parallel-nc-v9.tgz": plain("training/news-commentary-v9.fr-en.{lang}", random_lines("nc", 100, *FR)),
         "training-giga-fren.tar": {f"{name}.gz": gzip.compress(contents) for name, contents in giga.items()},
         "wmt14-dev.tgz": dev,
         "wmt14-test-full.tgz": test,
@@ -88,15 +83,13 @@ def wmt14_en_fr() -> StandIn:
 
 def wmt15_cs_en() -> StandIn:
     """Return what can be downloaded, and what a user supplies."""
-    test = sgm("test/newstest2015-csen-{side}.{lang}.sgm", random_lines("newstest2015", 9, "cs", "en"))
+    test = sgm("test/newstest2015-csen-{side}.{lang}.sgm", random_lines("newstest2015", 9, *CS))
     archives = {
-        "training-parallel-europarl-v7.tgz": plain(
-            "training/europarl-v7.cs-en.{lang}", random_lines("ep", 30, "cs", "en")
-        ),
-        "training-parallel-commoncrawl.tgz": plain("commoncrawl.cs-en.{lang}", random_lines("crawl", 30, "cs", "en")),
-        "training-parallel-nc-v10.tgz": plain("news-commentary-v10.cs-en.{lang}", random_lines("nc", 30, "cs", "en")),
-        "czeng-1.0/": plain("train.{lang}", random_lines("czeng", 30, "cs", "en")),
-        "wmt15-dev-v2.tgz": plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, "cs", "en")),
+        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.cs-en.{lang}", random_lines("ep", 30, *CS)),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.cs-en.{lang}", random_lines("crawl", 30, *CS)),
+        "training-parallel-nc-v10.tgz": plain("news-commentary-v10.cs-en.{lang}", random_lines("nc", 30, *CS)),
+        "czeng-1.0/": plain("train.{lang}", random_lines("czeng", 30, *CS)),
+        "wmt15-dev-v2.tgz": plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, *CS)),
         "wmt15-test.tgz": test,
     }
     return StandIn(archives, {"merges": 60, "lines": {"valid": 7, "newstest2015": 9}})
