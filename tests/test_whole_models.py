@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from perturbation import perturb
+from test_library_build import OfLinear
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -185,7 +186,7 @@ def test_what_is_saved_is_loaded(model: Any, tmp_path: Path) -> None:
     assert {p.dtype for p in type(model).load(tmp_path).parameters()} == {torch.bfloat16}
 
 
-def test_what_is_not_loaded(tmp_path: Path) -> None:
+def test_what_is_not_loaded_or_saved(tmp_path: Path) -> None:
     def refused(message: str, kind: Any = LanguageModel) -> None:
         with pytest.raises(UserError, match=message) as error:
             kind.load(tmp_path)
@@ -210,6 +211,11 @@ def test_what_is_not_loaded(tmp_path: Path) -> None:
     refused("model.safetensors is missing, damaged, or of another model")
     (tmp_path / "model.safetensors").unlink()
     refused("model.safetensors is missing, damaged, or of another model")
+    quantized = language_model()
+    quantized.decoder.output_projection.weight = nn.Parameter(torch.ones(20, 16).as_subclass(OfLinear))
+    quantized.load_state_dict(language_model().state_dict())
+    with pytest.raises(UserError, match=r"output_projection\.weight is a OfLinear, quantized or sharded"):
+        quantized.save(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,12 @@ class TransformerModel(nn.Module):
         """Write settings and weights to a folder, which is made if it is not there.
 
         Raises:
-            UserError: the wiring is a class, or the package safetensors is missing.
+            UserError: the wiring is a class, a weight is quantized or sharded, or the package safetensors is missing.
             OSError: a file cannot be written.
         """
+        for name, weight in self.named_parameters():
+            if (kind := type(weight)) is not nn.Parameter:
+                raise UserError(f"{name} is a {kind.__name__}, quantized or sharded: save the model before that")
         if self.is_of_class:
             raise UserError(
                 f"load would not know {self.settings.decoder.residual}: give the name that register_variant has given"
@@ -389,7 +392,10 @@ def _tie(model: TransformerModel, loaded: Any = None) -> None:
     for name, original in model.settings.tied.items():
         module: Any = model.get_submodule(name.removesuffix(".weight"))
         own, weight = module.weight, model.get_parameter(original)
-        if own is not weight and (loaded is None or name in loaded.missing_keys or torch.equal(own, weight)):
+        if own is weight:
+            continue
+        absent = loaded is None or name in loaded.missing_keys
+        if absent or (type(own) is type(weight) and torch.equal(own, weight)):  # one may be quantized
             module.weight = weight
 
 
