@@ -200,16 +200,17 @@ class OfLinear(Tensor):
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "out_proj"])
 def test_what_stands_for_a_projection_is_run(name: str, kind: Any, most: float) -> None:
     x = vectors(5, 3)
-    stack, merged, hooked, replaced, plain, weighted = (language_model("pre_ln") for _ in range(6))
+    stack, merged, hooked, replaced, plain, weighted, nested = (language_model("pre_ln") for _ in range(7))
     for i in range(len(stack)):
         stands, linear = (kind(getattr(stack[i].self_attn, name)), getattr(merged[i].self_attn, name))
         setattr(stack[i].self_attn, name, stands)
+        setattr(nested[i].self_attn, name, nn.Sequential(stands))
         linear.weight.data = (stands(torch.eye(16)) - linear.bias).mT
         getattr(weighted[i].self_attn, name).weight = nn.Parameter(linear.weight.detach().as_subclass(OfLinear))
         getattr(hooked[i].self_attn, name).register_forward_hook(lambda _, inputs, out, run=stands: run(inputs[0]))
         getattr(replaced[i].self_attn, name).forward = stands.forward  # as accelerate does
     expected = merged(x)
-    for each in (stack, hooked, replaced, weighted):
+    for each in (stack, hooked, replaced, weighted, nested):
         torch.testing.assert_close(each(x), expected)
     assert 1e-4 < (expected - plain(x)).abs().max() < most
 

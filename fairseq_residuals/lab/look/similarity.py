@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     measured = [(s.label, {k: v.tolist() for k, v in similarity(s).items()}) for s in subjects(args)]
     stacks = [stack for stack in STACKS if any(stack in found for _, found in measured)]
     width = plots.COLUMN if len(measured) <= 3 else plots.PAGE
+    characters = max(10, int(13 * width / len(measured)))
     figure, axes = plots.new_figure(len(stacks), len(measured), width=width, height=0.5 + 1.15 * len(stacks))
     lowest = min(value for _, found in measured for matrix in found.values() for row in matrix for value in row)
     image = None
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
                 panel.set_axis_off()
                 continue
             image = plots.heat_map(panel, found[stack], min(lowest, 0.0), 1.0)
-            panel.set_title(textwrap.fill(label, int(13 * width / len(measured))) if row == 0 else "", fontsize=7)
+            panel.set_title(textwrap.fill(label, characters) if row == 0 else "", fontsize=7)
             panel.set_xlabel("layer" if row == len(stacks) - 1 else "", fontsize=7)
             panel.set_ylabel(f"{stack} layer" if column == 0 else "", fontsize=7)
     plots.colour_bar(figure, image, axes, "cosine similarity")

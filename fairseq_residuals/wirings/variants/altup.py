@@ -91,7 +91,7 @@ class AltUpVariant(TopNorm):
         return linear(self.router_norms[i](x) / x.size(-1), self.router[i]).tanh()
 
     def predicted(self, i: int, streams: Tensor) -> Stream:
-        """Return what layer ``i`` is fed, and what it is predicted to be fed into, of streams (T, B, n, C)."""
+        """Return the streams as predicted below layer ``i``, of those (T, B, n, C) that are there; "x" is its input."""
         n, active = self.config.n, self.config.active
         weights = linear(self.modality(i, streams[..., active, :]), self.predict[i]).unflatten(-1, (n, n))
         streams = streams + weights @ streams
