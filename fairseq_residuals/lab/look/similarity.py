@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import textwrap
 
 import torch
@@ -44,29 +45,33 @@ def run(args: argparse.Namespace) -> int:
     measured = [(s.label, {k: v.tolist() for k, v in similarity(s).items()}) for s in subjects(args)]
     stacks = [stack for stack in STACKS if any(stack in found for _, found in measured)]
     width = plots.COLUMN if len(measured) <= 3 else plots.PAGE
-    characters = max(10, int(13 * width / len(measured)))
-    figure, axes = plots.new_figure(len(stacks), len(measured), width=width, height=0.5 + 1.15 * len(stacks))
+    columns = min(6, len(measured))
+    rows = math.ceil(len(measured) / columns) * len(stacks)
+    figure, axes = plots.new_figure(rows, columns, width=width, height=0.5 + 1.15 * rows)
+    for panel in axes.flat:
+        panel.set_axis_off()
     lowest = min(value for _, found in measured for matrix in found.values() for row in matrix for value in row)
     image = None
-    for column, (label, found) in enumerate(measured):
+    for number, (label, found) in enumerate(measured):
+        band, column = divmod(number, columns)
         for row, stack in enumerate(stacks):
-            panel = axes[row][column]
+            panel = axes[band * len(stacks) + row][column]
             if stack not in found:
-                panel.set_axis_off()
                 continue
+            panel.set_axis_on()
             image = plots.heat_map(panel, found[stack], min(lowest, 0.0), 1.0)
-            panel.set_title(textwrap.fill(label, characters) if row == 0 else "", fontsize=7)
+            panel.set_title(textwrap.fill(label, int(13 * width / columns)) if row == 0 else "", fontsize=7)
             panel.set_xlabel("layer" if row == len(stacks) - 1 else "", fontsize=7)
             panel.set_ylabel(f"{stack} layer" if column == 0 else "", fontsize=7)
     plots.colour_bar(figure, image, axes, "cosine similarity")
     print("Similarity of layers with the top one:")
     print(table([(label, {stack: matrix[-1] for stack, matrix in found.items()}) for label, found in measured]))
-    rows = [
+    written = [
         [label, stack, i, j, value]
         for label, found in measured
         for stack, matrix in found.items()
         for i, line in enumerate(matrix, start=1)
         for j, value in enumerate(line, start=1)
     ]
-    write(args, figure, ("model", "stack", "layer", "other_layer", "cosine_similarity"), rows)
+    write(args, figure, ("model", "stack", "layer", "other_layer", "cosine_similarity"), written)
     return 0
