@@ -189,11 +189,12 @@ def test_schemes_tell_wirings_of_several_streams_apart() -> None:
         ("mix_ln", [2, 0], "PostLNConnection(site) if site.layer < post"),
         ("scmoe", [0, 0], "shortcut_out"),
         ("dense_former", [0, 0], "self.weights"),
-        ("dlcl_pre", [0], "def after_layer"),
+        ("dlcl_pre", [0], "def combine"),
+        ("altup", [0, 0], "def corrected"),
     ],
 )
 def test_a_page_has_what_sets_a_wiring_apart(name: str, passed: list[int], code: str) -> None:
-    """The lowest quarter of Mix-LN is Post-LN, with two norms; these four have connections of Pre-LN, too."""
+    """The lowest quarter of Mix-LN is Post-LN, with two norms; all have connections of Pre-LN, too."""
     found = facts.page(name, facts.read_results(), facts.family())
     assert [norms for _, _, norms in found["schemes"]] == passed
     assert "class PreLNConnection" in found["listing"] and code in found["listing"]

@@ -149,14 +149,14 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
 def _listing(stack: Stack, module: str) -> str:
     """Return the classes of connections, those of papers that they derive from, and what is in them of the own module.
 
-    Where none is of the own module, what the wiring does is in its own class.
+    Where none is of the own module, what the wiring does is in its own class, and in those that this derives from.
     """
     connections = [part for part in stack.modules() if isinstance(part, Connection)]
     derived = [c for own in connections for c in type(own).__mro__ if c.__module__.startswith(VARIANTS_MODULES)]
     inside = [type(part) for own in connections for part in own.modules() if type(part).__module__ == module]
     classes = dict.fromkeys([*derived, *inside])
     if module not in {c.__module__ for c in classes}:
-        classes[type(stack.wiring)] = None
+        classes |= dict.fromkeys(c for c in reversed(type(stack.wiring).__mro__) if c.__module__ == module)
     return "\n\n".join(map(inspect.getsource, classes))
 
 
