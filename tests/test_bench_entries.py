@@ -54,9 +54,8 @@ def test_every_combination_is_a_case() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_fairseqs(precision: str) -> None:
-    training = Training(
-        network(parse("pre_ln"), replace(TINY, precision=precision)), replace(TINY, precision=precision)
-    )
+    sizes = replace(TINY, precision=precision)
+    training = Training(network(parse("pre_ln"), sizes), sizes)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert {p.dtype for p in training.parameters} == {dtype}
     before = training.model.decoder.layers[0].fc1.weight.clone()

@@ -42,11 +42,12 @@ def test_the_table_of_wirings_is_current() -> None:
     assert table == f"{summary_table()}\n", "put the output of `fairseq-residuals list --format summary` below the mark"
 
 
-def test_the_readme_has_what_people_search_for() -> None:
+def test_the_readme_has_what_people_search_for_on_one_screen() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [word for word in ("fairseq on Python 3.12", "weights_only", "omegaconf<2.1") if word not in text] == []
     named = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
     assert len(named) == 8 and set(named) <= set(VARIANTS)
+    assert len(prose(ROOT / "README.md").split()) <= 900
 
 
 def test_how_many_wirings_were_trained() -> None:

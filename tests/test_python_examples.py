@@ -118,9 +118,10 @@ def test_wrap() -> None:
     assert names["stack"][0].self_attn_connection.norm is names["layers"][0].norm1
 
 
-def test_the_list_of_wirings() -> None:
+def test_the_list_of_wirings_and_the_length_of_the_page() -> None:
     listed = OF_MODELS.read_text().partition("these start as the model that was:")[2].partition("`re_zero` and")[0]
     assert re.findall(r"`(\w+)`", listed) == sorted(KEPT)
+    assert len(OF_MODELS.read_text().split()) <= 1100
 
 
 OF_THE_NOTEBOOK = """

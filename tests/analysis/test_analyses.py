@@ -96,9 +96,7 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_what_is_written_lies_within_the_picture(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_is_within_the_picture(command: list[str], tmp_path: Path, monkeypatch: Any) -> None:
     """Titles, which are long, do not meet."""
     made, new = list[Any](), plots.new_figure
     monkeypatch.setattr(plots, "new_figure", lambda *args, **kwargs: made.append(new(*args, **kwargs)) or made[-1])
