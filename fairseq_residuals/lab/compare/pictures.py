@@ -42,16 +42,12 @@ def rates(findings: Findings, unigram: float) -> Any:
     """Draw the mean loss over the rate, a panel an entry, seeds as points; the baseline stands behind in grey."""
     entries = findings.plan.entries
     columns = min(4, len(entries))
-    rows = math.ceil(len(entries) / columns)
-    figure, axes = plots.new_figure(rows, columns, plots.PAGE, 0.4 + 1.7 * rows, sharex=True, sharey=True)
+    several = len(entries) > columns
+    figure, panels = plots.new_panels(len(entries), columns, plots.PAGE, 1.7, 0.4, sharex=True, sharey=True)
     tried = sorted({result.lr for result in findings.results})
     behind = _means(rate_losses(findings.plan.baseline, findings.results))
     least = min((o.loss for o in findings.results), default=unigram)
-    for number, panel in enumerate(axes.flat):
-        if number >= len(entries):
-            panel.set_axis_off()
-            continue
-        entry = entries[number]
+    for number, (entry, panel) in enumerate(zip(entries, panels, strict=True)):
         panel.plot(*zip(*behind, strict=True), color="0.7", linewidth=2.5) if behind else None
         points = _means(rate_losses(entry, findings.results))
         panel.plot(*zip(*points, strict=True), color="black", marker="o", markersize=3) if points else None
@@ -65,8 +61,9 @@ def rates(findings: Findings, unigram: float) -> Any:
         panel.set_xticks(tried, [f"{lr:g}" for lr in tried], rotation=60)
         last_row, first_column = number + columns >= len(entries), number % columns == 0
         panel.tick_params(labelbottom=last_row)
-        plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", _folded(entry.name))
-    if rows > 1:
+        y = LOSS if first_column and not several else ""
+        plots.finish(panel, "rate" if last_row else "", y, _folded(entry.name))
+    if several:
         figure.supylabel(LOSS, fontsize=8)
     return figure
 

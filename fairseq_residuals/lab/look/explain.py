@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,8 @@ def _picture(panels: list[Panel]) -> Any:
     across, up = (max(getattr(one.scheme, side) for one in panels) for side in ("width", "height"))
     width = max(len(panels) * (across / INCH + 0.1), plots.COLUMN if len(panels) <= 2 else plots.PAGE)
     characters = int(16 * width / len(panels))
-    texts = ["\n".join(textwrap.fill(line, characters) for line in one.equations) for one in panels]
-    titles = ["\n".join(textwrap.fill(line, characters * 3 // 4) for line in one.title.split("\n")) for one in panels]
+    texts = [_folded(one.equations, characters) for one in panels]
+    titles = [_folded(one.title.split("\n"), characters * 3 // 4) for one in panels]
     above, below = (max(text.count("\n") + 1 for text in of) for of in (titles, texts))
     bottom, middle, top = 0.1 + 0.12 * below, up / INCH, 0.2 + 0.15 * above
     height = bottom + middle + top
@@ -96,6 +96,10 @@ def _picture(panels: list[Panel]) -> Any:
         axis.set_position((i / len(panels), bottom / height, 1 / len(panels), middle / height))
         draw_scheme(axis, one.scheme, title, text, (across, up))
     return figure
+
+
+def _folded(lines: Iterable[str], characters: int) -> str:
+    return "\n".join(textwrap.fill(line, characters) for line in lines)
 
 
 def _stacks(name: str, args: argparse.Namespace) -> list[Stack]:

@@ -101,16 +101,13 @@ def run(args: argparse.Namespace) -> int:
 def _show_parts(args: argparse.Namespace) -> int:
     measured = [(s.label, s.wiring, _chosen(s, parts(s), args.at)) for s in subjects(args)]
     most = max(len({p.point for p in found}) for _, _, found in measured)
-    width, columns = plots.COLUMN if len(measured) == 1 else plots.PAGE, min(3, len(measured))
-    lines = math.ceil(len(measured) / columns)
-    figure, axes = plots.new_figure(lines, columns, width=width, height=(0.8 + 0.19 * most) * lines)
-    for panel in axes.flat[len(measured) :]:
-        panel.set_axis_off()
-    for (label, wiring, found), panel in zip(measured, axes.flat, strict=False):
+    width = plots.COLUMN if len(measured) == 1 else plots.PAGE
+    figure, panels = plots.new_panels(len(measured), 3, width, 0.8 + 0.19 * most)
+    for (label, wiring, found), panel in zip(measured, panels, strict=True):
         _draw_parts(panel, wiring, [p for p in found if p.point != ABOVE])
         plots.finish(panel, "relative gradient norm", title=label)
         panel.grid(axis="y", visible=False)
-    plots.legend(figure, axes[0][0], colour=plots.GREY)
+    plots.legend(figure, panels[0], colour=plots.GREY)
     head = ("model", "stack", "layer", "point", "gradient_norm")
     rows: list[list[Cell]] = [[label, p.stack, p.layer, p.point, p.norm] for label, _, found in measured for p in found]
     print(markdown_table(head, rows, left=4))

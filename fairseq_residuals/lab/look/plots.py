@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -81,6 +82,21 @@ def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: f
 
     figure = Figure(figsize=(width, height), dpi=300, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
+
+
+def new_panels(number: int, columns: int, width: float, row: float, margin: float = 0.0, **kwargs: Any) -> Any:
+    """Return a figure and ``number`` axes in rows of at most ``columns``, whose places without one stay empty.
+
+    Args:
+        row, margin: height of a row, and what is added for all of them.
+        kwargs: as for :func:`new_figure`.
+    """
+    columns = min(columns, number)
+    rows = math.ceil(number / columns)
+    figure, axes = new_figure(rows, columns, width, margin + row * rows, **kwargs)
+    for empty in axes.flat[number:]:
+        empty.set_axis_off()
+    return figure, axes.flat[:number]
 
 
 def finish(axes: Axes, x: str = "", y: str = "", title: str = "", whole_x: bool = False) -> None:
