@@ -130,10 +130,15 @@ class MultiheadAttention(nn.Module):
     def is_stock(self) -> bool:
         """Return whether weights and biases of fairseq's shapes say all: no adapter, hook, norm, or other numbers."""
         projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
-        plain = all(type(p) is nn.Linear and p.bias is not None and not has_hooks(p) for p in projections)
         # the class of a module stays where accelerate replaces its forward, or torchao quantizes its weight
-        usual = (nn.Parameter, Tensor)
-        plain = plain and all("forward" not in vars(p) and type(p.weight) in usual for p in projections)
+        plain = all(
+            type(p) is nn.Linear
+            and type(p.weight) in (nn.Parameter, Tensor)
+            and p.bias is not None
+            and "forward" not in vars(p)
+            and not has_hooks(p)
+            for p in projections
+        )
         return plain and self.rotary is None and self.q_norm is None and self.k_proj.out_features == self.embed_dim
 
     def forward(
