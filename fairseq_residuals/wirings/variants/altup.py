@@ -29,7 +29,6 @@ from torch.nn.functional import linear
 from fairseq_residuals.wirings.core.base import StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.ops.rms_linear import mean_square
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 
 LEAST_MEAN_SQUARE = 1e-5
@@ -39,10 +38,10 @@ ACTIVE_HELP = "the stream, from 0, on which layers run"
 
 def as_large_as(x: Tensor, y: Tensor) -> Tensor:
     """Return ``y`` times a number at each position, which gives it the root mean square of ``x``; (..., C) each."""
-    # a root of a mean square would have no gradient at padding, which is zero
-    size = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32)) * x.size(-1) ** -0.5
-    factor = size * mean_square(y).clamp_min(LEAST_MEAN_SQUARE).rsqrt()
-    return (y * factor.unsqueeze(-1)).to(x.dtype)
+    # lengths, whose gradient is zero at padding, where a root of a mean square has none
+    exact = torch.promote_types(x.dtype, torch.float32)
+    of_x, of_y = (torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=exact) for z in (x, y))
+    return (y * (of_x / of_y.clamp_min((LEAST_MEAN_SQUARE * x.size(-1)) ** 0.5))).to(x.dtype)
 
 
 class AltUpVariant(TopNorm):
